@@ -1,15 +1,17 @@
 """Section `http`: where the HTTP server of each process listens, and who may ask it."""
 
 import ipaddress
-from typing import Annotated, Literal, Self
+import re
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from cdc.config.section import Section
 
 Role = Literal["read", "operate"]
 TOKEN_CHARS_MIN = 20  # a shorter one could be guessed
+PIPELINES_MAX: Final = 50
 
 
 class HttpUser(Section):
@@ -55,6 +57,45 @@ class HttpOidc(Section):
         return self
 
 
+def _is_plain_address(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("an address begins with http:// or https:// and a host")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("an address has no user or password: they are an option of their own")
+    if parts.query or parts.fragment:
+        raise ValueError("an address ends with its path: it has no ? or #")
+    _ = parts.port  # raises ValueError if it is no number
+    return url.rstrip("/")
+
+
+def _is_header(secret: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?", secret.get_secret_value()):
+        raise ValueError("a header has printable ASCII characters only, and no blank at its ends")
+    return secret
+
+
+_Address = Annotated[str, AfterValidator(_is_plain_address)]
+_Header = Annotated[SecretStr, AfterValidator(_is_header)]
+
+
+class HttpPrometheus(Section):
+    """A Prometheus, or a server with its API, that scrapes the processes of this pipeline."""
+
+    url: _Address  # /api/v1/query_range is below it
+    authorization: _Header | None = None  # the value of the header, such as Bearer TOKEN
+    # Labels of this pipeline's series, where the server has several with its topic prefix.
+    labels: dict[Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")], str] = Field(default_factory=dict)
+
+
+class HttpPipeline(Section):
+    """Another pipeline, whose status the console shows beside this one's."""
+
+    url: _Address  # of the HTTP server of one of its processes
+    token: _Header | None = None  # of a user of that server; role read is enough
+    console: _Address | None = None  # for browsers, where that is another address than `url`
+
+
 class HttpConfig(Section):
     """The HTTP server of `cdc run`, `cdc sink run` and `cdc view run`: health, status, metrics, console."""
 
@@ -70,6 +111,10 @@ class HttpConfig(Section):
     # What is answered without a token where there are users: /healthz and /readyz (without reasons); /metrics.
     open: tuple[Literal["probes", "metrics"], ...] = ("probes",)
     insecure: bool = False  # listen on an address that other machines reach, without users
+    prometheus: HttpPrometheus | None = None
+    pipelines: Annotated[
+        dict[Annotated[str, Field(pattern="^[a-z0-9_-]+$")], HttpPipeline], Field(max_length=PIPELINES_MAX)
+    ] = Field(default_factory=dict)
     # How much WAL the disk can hold for the slot, if max_slot_wal_keep_size sets no limit or a greater one.
     wal_bytes_max: Annotated[int, Field(ge=1)] | None = None
 
@@ -86,6 +131,14 @@ class HttpConfig(Section):
     def has_users(self) -> bool:
         """Whether requests need a token."""
         return bool(self.users) or self.oidc is not None
+
+    @property
+    def unencrypted(self) -> tuple[str, ...]:
+        """The options whose secrets are sent unencrypted to other machines."""
+        asked = {f"http.pipelines.{name}.token": (one.url, one.token) for name, one in self.pipelines.items()}
+        if self.prometheus is not None:
+            asked["http.prometheus.authorization"] = (self.prometheus.url, self.prometheus.authorization)
+        return tuple(key for key, (url, secret) in asked.items() if secret is not None and not is_trusted_url(url))
 
 
 def is_trusted_url(url: str) -> bool:

@@ -52,15 +52,17 @@ class RecordEncoder:
         prefix: str,
         schemas: Iterable[TableSchema],
         recorded: Mapping[TableId, EncodingRecord],
+        found: Mapping[TableId, EncodingRecord] | None = None,
     ) -> None:
         """`schemas`, `recorded`: the newest of each captured table, and how its topic is encoded, as our topics have
-        them."""
+        them. `found`: how topics are encoded of which state says nothing."""
         self._registry = registry
         self._options = options
         self._encoding: Encoding = options.encoding
         self._prefix = prefix
         self._topics = Topics(prefix)
         self._recorded = dict(recorded)
+        self._found = dict(found or {})
         self._tables: dict[str, _Table] = {}
         for schema in schemas:
             self._learn(schema)
@@ -82,8 +84,8 @@ class RecordEncoder:
     def _learn(self, schema: TableSchema) -> None:
         table = self._tables.setdefault(schema.topic, _Table(schema.table))
         table.schemas[schema.version] = schema
-        if (recorded := self._recorded.get(schema.table)) is not None:
-            table.key_id, table.value_schema = recorded.key_schema_id, recorded.value_schema
+        if (known := self._recorded.get(schema.table) or self._found.get(schema.table)) is not None:
+            table.key_id, table.value_schema = known.key_schema_id, known.value_schema
 
     def _record(self, table: _Table) -> EncodingRecord:
         return EncodingRecord(

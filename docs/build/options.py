@@ -28,6 +28,7 @@ EXAMPLE: Final = Path(__file__).parents[2] / "deploy/watershed.example.yml"
 MEANINGS: Final = Path(__file__).with_name("meanings.yml")
 _KEY = re.compile(r"^(?P<indent> *)(?P<key>[a-z][\w.]*):(?P<rest>.*)$")
 _COMMENT = re.compile(r"(?:^|\s)# ?(?P<text>.*)$")
+_NAMES: Final = {"users": "<user>", "pipelines": "<pipeline>"}  # of sections whose names users choose
 _TYPE_NAMES: Final = {str: "text", int: "integer", float: "number", bool: "boolean", SecretStr: "text, secret"}
 
 
@@ -121,7 +122,7 @@ def _section(path: str, model: type[BaseModel], comments: Mapping[str, str]) -> 
         meaning = _meaning(f"{path}.{shown}", comments) or beside.get(name, "")
         is_map = get_origin(_without_none(field.annotation)) is dict
         if inner is not None:
-            place = f"{path}.{shown}.{'<user>' if shown == 'users' else '<table>'}" if is_map else f"{path}.{shown}"
+            place = f"{path}.{shown}.{_NAMES.get(shown, '<table>')}" if is_map else f"{path}.{shown}"
             nested += _section(place, inner, comments)
             meaning = meaning or f"see `{place}`"
         default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from cdc.config.http_settings import HttpConfig, HttpUser
 from tests.support.browser import violations
 from tests.support.console_browser import Console, Opener, picture
+from tests.support.console_elsewhere import ShownPrometheus, other_pipelines
 from tests.support.console_pipeline import EVIL, ShownPipeline, letter, served, shop_tables, table, view
 from tests.support.console_work import ShownWork, record
 from watershed.status.model import Problem
@@ -49,6 +50,7 @@ def test_one_key_is_seen_in_all_places_and_a_change_as_it_arrives_in_each(
 ) -> None:
     page = console.open(f"{ORDERS}/row/7")
     expect(page.locator(".comparison thead .pill")).to_have_text(["equal"] * 4)
+    expect(page.get_by_text("Without the table, by tables or exclude_tables in their options: audit.")).to_be_visible()
     status = page.locator('.comparison tr[data-key="column/status"] td')
     expect(status).to_have_text(["open"] * 6)
     work.change(status="paid")
@@ -81,8 +83,17 @@ def test_one_key_is_seen_in_all_places_and_a_change_as_it_arrives_in_each(
     records = page.get_by_role("table", name="Records of this key").locator("tbody tr")
     expect(records).to_have_count(2)
     expect(records.first).to_contain_text("1.1205")
+    expect(arrivals).to_have_count(6)  # the warehouse's; what was read of the topic is none
     console.require_sound()
     picture(page, tmp_path, "key-light")
+
+
+def test_the_first_record_of_a_key_is_an_arrival_if_it_is_new(console: Console, work: ShownWork) -> None:
+    page = console.open(f"{ORDERS}/row/8")  # of which the topic has no record
+    expect(page.locator(".comparison thead .pill")).to_have_text(["equal"] * 4)
+    expect(page.locator(".comparison thead")).to_contain_text("no recent change")
+    work.records.append(record(1300, {"id": "8"}, "update", key={"id": 8}))
+    expect(page.locator(".arrivals li")).to_have_text([re.compile("the topic shows another row")])
 
 
 def test_a_key_is_asked_for_by_a_form_and_a_wrong_one_is_said(console: Console) -> None:
@@ -255,6 +266,78 @@ def test_charts_share_a_cursor_a_scale_and_a_part_of_the_time(console: Console) 
     expect(page.locator("svg.flow")).to_have_attribute("aria-label", re.compile("totals: view, serving"))
 
 
+def test_charts_show_hours_from_prometheus(opener: Opener, tmp_path: Path) -> None:
+    prometheus = ShownPrometheus()
+    console = opener.of(ShownPipeline(tables=shop_tables()).live(60), parts=[prometheus.part()])
+    page = console.open("overview")
+    plots = page.locator("svg.plot")
+    expect(plots.first).to_have_attribute("aria-label", re.compile("the last 15 minutes"))
+    page.get_by_role("button", name="24 h").click()
+    expect(plots.first).to_have_attribute("aria-label", re.compile(r"the last 24 hours.*capture: now.*warehouse: now"))
+    expect(page.locator(".legend").first.locator("li")).to_have_count(5)
+    plots.first.hover()
+    expect(page.locator('.crosshair[visibility="visible"]')).to_have_count(3)
+    expect(page.locator(".crosshair .strong").first).to_have_text(re.compile(r"\d [A-Z][a-z]{2,3}.* \d\d:\d\d"))
+    page.mouse.move(0, 0)
+    console.require_sound()
+    picture(page, tmp_path, "hours-light")
+    page.get_by_role("button", name="7 days").click()
+    expect(plots.first).to_have_attribute("aria-label", re.compile("the last 168 hours"))
+    times = plots.first.locator(".time").all_text_contents()
+    assert all(re.fullmatch(r"\d+ [A-Z][a-z]+", text) for text in times)
+    assert len(times) >= 3
+    phone = opener.of(ShownPipeline(tables=shop_tables()).live(60), parts=[prometheus.part()], width=420)
+    phone.open("overview").get_by_role("button", name="24 h").click()
+    expect(phone.page.locator("svg.plot").first).to_have_attribute("aria-label", re.compile("the last 24 hours"))
+    assert phone.page.evaluate("document.documentElement.scrollWidth") <= 420
+    prometheus.is_empty = True
+    page.get_by_role("button", name="6 h").click()
+    expect(page.locator(".charts-section")).to_contain_text("Prometheus has nothing of prefix shop in this time")
+    expect(plots).to_have_count(0)
+    prometheus.failure = "http://prometheus:9090/api/v1/query_range can't be read: 503 query timed out"
+    page.reload()
+    page.get_by_role("button", name="6 h").click()
+    expect(page.get_by_role("alert")).to_contain_text("503 query timed out; next: check http.prometheus")
+    assert violations(page) == []
+    page.get_by_role("button", name="15 min").click()
+    expect(plots).to_have_count(3)
+
+
+def test_other_pipelines_are_shown_beside_this_one(opener: Opener, tmp_path: Path) -> None:
+    problem = Problem(
+        part="table", name="public.a", severity="error", message="no key", next="cdc table start public.a"
+    )
+    stopped = table("public.a", "stopped", message="no key", next="add one")
+    answers: dict[str, ShownPipeline | str] = {
+        "eu": ShownPipeline(tables=(*shop_tables(), stopped), problems=(problem,)),
+        "us": "[Errno 111] Connection refused",
+    }
+    own = ShownPipeline(tables=shop_tables()).live(30)
+    parts = [other_pipelines(own, answers)]
+    console = opener.of(own, parts=parts)
+    page = console.open("pipelines")
+    lines = page.get_by_role("table", name="Pipelines and their states").locator("tbody tr")
+    expect(lines).to_have_count(3)
+    expect(lines.first).to_contain_text("this one shop · database shop")
+    expect(lines.locator(".pill")).to_have_text(["All in step", "1 error", "No answer"])
+    expect(lines.nth(1)).to_contain_text("6, 1 stopped")
+    expect(lines.nth(1).locator(".row-note")).to_contain_text("public.a: no keyNext: cdc table start public.a")
+    expect(lines.nth(1).get_by_role("link", name="eu")).to_have_attribute("href", "https://eu:8480")
+    expect(lines.nth(2).locator(".row-note")).to_contain_text("Connection refusedNext: check http.pipelines.us")
+    console.require_sound()
+    picture(page, tmp_path, "pipelines-light")
+    answers["us"], answers["eu"] = ShownPipeline(), "timed out"
+    expect(lines.locator(".pill")).to_have_text(["All in step", "No answer", "All in step"])
+    expect(lines.nth(1)).to_contain_text("What is shown is its state of")
+    expect(lines.nth(1)).to_contain_text("6, 1 stopped")
+    phone = opener.of(own, parts=parts, width=420, color_scheme="dark")
+    phone.open("pipelines")
+    expect(phone.page.locator("tbody tr")).to_have_count(3)
+    assert phone.page.evaluate("document.documentElement.scrollWidth") <= 420
+    phone.require_sound()
+    picture(phone.page, tmp_path, "pipelines-phone-dark")
+
+
 def test_a_word_is_explained_where_it_stands(console: Console) -> None:
     page = console.open("overview")
     word = page.locator(".term", has_text="WAL budget")
@@ -290,6 +373,8 @@ def test_a_phone_shows_headers_and_needs_no_scrolling_to_the_side(
     for address in ("overview", "tables", "stores", ORDERS, f"{ORDERS}/row/7", "system/audit", "glossary"):
         page = console.open(address)
         assert page.evaluate("document.documentElement.scrollWidth") <= 420, address
+        if address != "glossary":
+            expect(page.locator(".nav [aria-current=page]")).to_be_in_viewport(ratio=0.9)
         console.require_sound()
         if address == "tables":
             labels = page.locator("tbody tr").first.locator("td").evaluate_all(

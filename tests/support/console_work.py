@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from cdc.model.events import pack_version
+from watershed.http.change_streams import LIVE
 
 ORDER = {"id": "7", "customer_id": "48", "status": "open", "total": "129.90", "note": "ring twice"}
 COLUMNS = (
@@ -132,7 +133,7 @@ class ShownWork:
         found = {"table": request.path_params["table"], "key": {"id": asked["key"]}, "source": self.source}
         records = [one | {"is_swept": False} for one in self.records[-count:]] if count else []
         topic = {"name": "shop.public.orders", "records": records}
-        return JSONResponse(found | {"topic": topic, "stores": list(self.stores.values())})
+        return JSONResponse(found | {"topic": topic, "stores": list(self.stores.values()), "not_held": ["audit"]})
 
     async def _changes(self, request: Request) -> Response:
         asked = request.query_params
@@ -141,11 +142,15 @@ class ShownWork:
     async def _events(self, last: int, key: str | None) -> AsyncIterator[str]:
         place = max(0, len(self.records) - last)
         yield ": the last changes\n\n"
+        is_begun = False
         while self.is_open:
             for one in self.records[place:]:
                 if key is None or str(one["key"]["id"]) == key:
                     yield f"data: {json.dumps(one)}\n\n"
             place = len(self.records)
+            if not is_begun:
+                yield LIVE
+                is_begun = True
             await asyncio.sleep(0.02)
 
     async def _config(self, _: Request) -> Response:

@@ -73,6 +73,8 @@ def _print(row: RowEverywhere) -> None:
         console.print(verdicts)
     else:
         typer.echo("no sink holds the table")
+    if row.not_held:
+        typer.echo(f"without the table, by `tables` or `exclude_tables`: {', '.join(row.not_held)}")
 
 
 def side_by_side(

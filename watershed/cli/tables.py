@@ -28,7 +28,8 @@ def print_table(described: Mapping[str, Any]) -> None:
     facts.add_row("schema", f"version {described['schema_version']}")
     columns = Listing("column", "type", "")
     for column in described["columns"]:
-        columns.add_row(column["name"], column["type"], "" if column["nullable"] else "not null")
+        rules = "" if column["nullable"] else "not null", f"masked: {mask}" if (mask := column["mask"]) else ""
+        columns.add_row(column["name"], column["type"], ", ".join(filter(None, rules)))
     stores = Listing("store", "type", "generation", texts=["names", "columns", "rows"])
     for store in described["stores"]:
         stores.add_row(store["sink"], store["type"], *_store_cells(store, described))

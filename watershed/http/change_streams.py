@@ -36,6 +36,7 @@ POLL_S: Final = 0.5
 POLLED_MAX: Final = 100  # records of one poll
 QUEUED_MAX: Final = 4  # polls that wait for the client
 QUEUED_KIBIBYTES_MAX: Final = 4_096  # of one stream in the consumer
+LIVE: Final = ": each change as it arrives\n\n"  # behind the last changes; the console waits for it
 HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -147,10 +148,14 @@ class ChangeStreams:
         self._open -= 1
 
     async def _events(self, stream: _Stream, part: list[PublishedRecord] | WatershedError) -> AsyncIterator[str]:
-        yield ": the last changes, then each as it arrives\n\n"
+        yield ": the last changes\n\n"
+        is_begun = False
         while not isinstance(part, WatershedError):
             for record in part:
                 yield f"data: {json.dumps(record.as_json(), ensure_ascii=False)}\n\n"
+            if not is_begun:
+                yield LIVE
+                is_begun = True
             while True:
                 try:
                     part = await asyncio.wait_for(stream.parts.get(), self._heartbeat_s)

@@ -39,6 +39,13 @@ class User(Node):
     role: Role
 
 
+class Offered(Node):
+    """What the console can show beyond this pipeline's last half hour, by the configuration."""
+
+    hours: bool  # /v1/history/hours
+    pipelines: bool  # /v1/pipelines
+
+
 class Shown(Node):
     """Every sink shows all transactions that committed up to the LSN."""
 

@@ -10,8 +10,10 @@ from cdc import __version__
 from watershed.http.answers import Failure
 from watershed.http.comparisons import Run
 from watershed.http.dead_letters import DeadLetters
-from watershed.http.models import Health, NotShown, Readiness, Shown, Sinks, Tables, User, Views
+from watershed.http.long_history import HOURS, HOURS_MAX, LongHistory
+from watershed.http.models import Health, NotShown, Offered, Readiness, Shown, Sinks, Tables, User, Views
 from watershed.http.operations import Operation
+from watershed.http.pipelines import Pipelines
 from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX
 from watershed.status.model import Node, SinkStatus, Status, ViewStatus
 from watershed.status.position import PositionOfStores
@@ -119,6 +121,7 @@ class Row(Node):
     source: dict[str, Any] | None
     topic: RecordsOfKey
     stores: tuple[StoredRow, ...]
+    not_held: tuple[str, ...]  # sinks whose options leave the whole table out
 
 
 class Option(Node):
@@ -190,6 +193,7 @@ _PARAMETERS: Final = {
         ("key", f"Only changes of this key. {_KEY}", "string"),
         ("last", "First so many of the last changes: 20 by default, 200 at most.", "integer"),
     ),
+    "/v1/history/hours": (("hours", f"{HOURS} by default, {HOURS_MAX} at most.", "integer"),),
     "/v1/log": (("lines", "200 by default, 1000 at most.", "integer"),),
     "/v1/audit": (("last", "Operations: 100 by default, 1000 at most.", "integer"),),
 }  # fmt: skip
@@ -220,6 +224,10 @@ _PATHS: Final[Mapping[str, tuple[str, Answers]]] = {
     "/v1/views": ("Each configured view.", {200: Views}),
     "/v1/views/{name}": ("One view.", {200: ViewStatus, 404: Failure}),
     "/v1/history": ("Samples and problems of the last half hour, at most since the process started.", {200: Recent}),
+    "/v1/history/hours": ("Hours of history, from Prometheus.",
+                          {200: LongHistory, **dict.fromkeys((400, 404, 429, 503), Failure)}),
+    "/v1/pipelines": ("This pipeline and the others of http.pipelines, in numbers.", {200: Pipelines, 403: Failure}),
+    "/v1/console": ("What the console can show, by the configuration.", {200: Offered}),
     "/v1/dead-letters": ("Rows that stores rejected: the last ones of each sink.", {200: DeadLetters, 503: Failure}),
     "/v1/config": ("The configuration in the file, with secrets hidden.",
                    {200: Options, **dict.fromkeys((403, 409, 429, 503), Failure)}),

@@ -6,28 +6,23 @@ keys go on working for a day; other tokens of it get 503.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Mapping
-from http.client import HTTPException
 from typing import Any, Final
-from urllib.error import URLError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import structlog
 
 from cdc.config.http_settings import HttpOidc, Role, is_trusted_url
 from cdc.model.errors import ConfigError, UnreachableError, WatershedError
 from watershed.http.bounded_work import BoundedWork
+from watershed.http.json_fetch import FETCH_S_MAX, fetch_json
 
 log = structlog.get_logger(__name__)
 
 KEYS_S: Final = 3600.0  # after that keys are read again
 KEYS_S_MAX: Final = 86_400.0  # for so long they count if they can't be
 COOLDOWN_S: Final = 10.0  # between two attempts
-FETCH_S_MAX: Final = 5.0
 LEEWAY_S: Final = 60  # of the clocks
-DOCUMENT_BYTES_MAX: Final = 1_000_000
 TOKEN_CHARS_MAX: Final = 16_384
 NAME_CHARS_MAX: Final = 200
 WAITING_MAX: Final = 50
@@ -67,7 +62,7 @@ class OpenId:
         self._jwk, self._jws, self._jwt, self._error = jwk, jws, jwt, JoseError
         self._settings = settings
         self._clock = clock
-        self._fetch = fetch or fetch_json
+        self._fetch = fetch or (lambda url: fetch_json(url, _NEXT))
         self._keys: dict[str | None, Any] = {}  # by `kid`
         self._read_at = self._tried_at = float("-inf")
         self._failure: WatershedError | None = None  # of the last attempt
@@ -179,19 +174,3 @@ def _values(claims: Mapping[str, Any], place: str) -> frozenset[str]:
             found = found.get(name) if isinstance(found, Mapping) else None
     texts = found.split() if isinstance(found, str) else found if isinstance(found, list) else []
     return frozenset(text for text in texts if isinstance(text, str))
-
-
-class _NoRedirects(HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        """Follows none: it might lead to an address that is not trusted."""
-
-
-def fetch_json(url: str) -> Any:
-    """Raises UnreachableError."""
-    request = Request(url, headers={"Accept": "application/json"})  # noqa: S310 its scheme was checked
-    try:
-        with build_opener(_NoRedirects).open(request, timeout=FETCH_S_MAX) as answer:
-            body = answer.read(DOCUMENT_BYTES_MAX)
-        return json.loads(body)
-    except (URLError, OSError, HTTPException, ValueError, RecursionError) as error:
-        raise UnreachableError(f"{url} can't be read: {error}", _NEXT) from error

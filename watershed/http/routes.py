@@ -2,7 +2,7 @@
 have routes of their own. And the console: static files that read the routes under /v1 from the browser, and need no
 other server."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -18,10 +18,12 @@ from cdc.model.errors import WatershedError
 from watershed.http.access import caller_of
 from watershed.http.answers import Failure, failed, json_answer
 from watershed.http.dead_letters import DeadLetterReader
+from watershed.http.long_history import HoursOfHistory
 from watershed.http.metrics import CONTENT_TYPE, metrics_text
-from watershed.http.models import Health, NotShown, Readiness, Shown, Sinks, Tables, User, Views
+from watershed.http.models import Health, NotShown, Offered, Readiness, Shown, Sinks, Tables, User, Views
 from watershed.http.openapi import description
 from watershed.http.operations import Operations
+from watershed.http.pipelines import OtherPipelines
 from watershed.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, NotShownError, Question, Waits
 from watershed.status.model import Part, Problem, Status
 from watershed.status.position import position_of_stores
@@ -80,8 +82,10 @@ def application(
     recent: Callable[[], Recent],
     letters: DeadLetterReader,
     *parts: Routed,
+    dropped: Callable[[], Mapping[str, int]] = dict,
 ) -> Starlette:
-    """Makes the application. `status` and `recent` are called for each request. `parts`: have the other routes."""
+    """Makes the application. `status`, `recent` and `dropped` (see Telemetry) are called for each request. `parts`:
+    have the other routes."""
 
     async def healthz(_: Request) -> Response:  # needs no thread
         return json_answer(Health(is_alive=True))
@@ -142,7 +146,13 @@ def application(
     def metrics(_: Request) -> Response:
         now = status()
         is_ready = not scope.reasons(now)
-        return Response(metrics_text(now, is_ready=is_ready), media_type=CONTENT_TYPE)
+        return Response(metrics_text(now, is_ready=is_ready, dropped=dropped()), media_type=CONTENT_TYPE)
+
+    def offered(_: Request) -> Response:
+        def has(kind: type[HoursOfHistory | OtherPipelines]) -> bool:
+            return any(isinstance(part, kind) and part.is_configured for part in parts)
+
+        return json_answer(Offered(hours=has(HoursOfHistory), pipelines=has(OtherPipelines)))
 
     def openapi(_: Request) -> Response:
         return JSONResponse(description(operations))
@@ -162,6 +172,7 @@ def application(
             Route("/v1/sinks/{name}", sink),
             *_view_routes(status),
             Route("/v1/history", history),
+            Route("/v1/console", offered),
             Route("/v1/dead-letters", dead_letters),
             *(route for part in parts for route in part.routes()),
             Route("/metrics", metrics),

@@ -101,6 +101,7 @@ class RowEverywhere:
     source: SourceSide
     records: Sequence[PublishedRecord]  # of the topic, the newest last
     stores: Sequence[StoreRow]
+    not_held: Sequence[str]  # sinks whose options leave the whole table out
     floor: int  # versions below it are gone: a sweep has removed their rows
 
     def is_swept(self, record: PublishedRecord) -> bool:
@@ -116,11 +117,13 @@ class RowEverywhere:
                 "records": [record.as_json() | {"is_swept": self.is_swept(record)} for record in self.records],
             },
             "stores": [store.as_json() for store in self.stores],
+            "not_held": list(self.not_held),
         }
 
 
 Judgement = tuple[Verdict, str, str, StoredEntry | None, Sequence[ColumnDifference]]
 _REPAIR: Final = "cdc repair --sink {sink} --table {table} corrects it"
+_REPLAY: Final = "remove the cause, then: cdc dlq replay {sink}"
 
 
 def read_row(
@@ -143,7 +146,8 @@ def read_row(
         row, stores = reader.source(), list(reader.stores(is_settled=is_settled))
         found = reader.topic(records, deadline)  # what a store has is in it by then
     floor = read_captured(config).floors.get(schema.table, 0)
-    return RowEverywhere(schema, json.loads(key), row, found, stores, floor)
+    not_held = [sink for sink, section in config.sinks.items() if not section.holds(schema.table)]
+    return RowEverywhere(schema, json.loads(key), row, found, stores, not_held, floor)
 
 
 class KeyReader:
@@ -265,8 +269,9 @@ class KeyReader:
             row = self._row()
             entry = side.held([self._key])[self._key]
             if found:
-                why = self._rejection(side.sink) or _description(found[0])
-                return Verdict.DIFFERS, why, _REPAIR.format(sink=side.sink, table=table), entry, found[0].columns
+                rejection = self._rejection(side.sink)
+                why, hint = (rejection, _REPLAY) if rejection else (_description(found[0]), _REPAIR)
+                return Verdict.DIFFERS, why, hint.format(sink=side.sink, table=table), entry, found[0].columns
             if undecided:
                 why = self._pipeline.unsettled(table, 0.0) or "the row changes at each reading"
                 return Verdict.UNDECIDED, why, "ask again later", entry, ()

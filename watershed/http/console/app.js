@@ -10,6 +10,7 @@ import { letters } from "./letters.js";
 import { login } from "./login.js";
 import { overview } from "./overview.js";
 import { oneTable } from "./one-table.js";
+import { pipelines } from "./pipelines.js";
 import { presentProblems, problems } from "./problems.js";
 import { link, parts } from "./route.js";
 import { stores } from "./stores.js";
@@ -25,13 +26,15 @@ const SECTIONS = [
   ["views", "Views", keptViews, (status) => status.views.length],
   ["letters", "Dead letters", letters, (status) => status.sinks.reduce((sum, one) => sum + one.dead_letters, 0)],
   ["problems", "Problems", problems, () => presentProblems().length],
+  ["pipelines", "Pipelines", pipelines, () => null],
   ["system", "System", system, () => null],
   ["glossary", "Glossary", glossary, () => null],
 ];
 const UNLISTED = ["glossary"]; // words lead to it
 const byId = (id) => document.getElementById(id);
-// A pipeline without views has no section of them.
-const sections = () => SECTIONS.filter(([name]) => name !== "views" || state.status?.views.length);
+// A pipeline without views has no section of them, and one that knows no other none of pipelines.
+const HIDDEN = { views: () => !state.status?.views.length, pipelines: () => !state.offered?.pipelines };
+const sections = () => SECTIONS.filter(([name]) => !HIDDEN[name]?.());
 const chosen = () => sections().find(([name]) => name === parts()[0]) ?? SECTIONS[0];
 
 function announce(text) {
@@ -101,6 +104,8 @@ function skeleton() {
   return h("div", { class: "bones", role: "status" }, h("span", { class: "unseen" }, "Loading the status"), block("wide"), block("third"), block("third"), block("third"));
 }
 
+let section = ""; // that was drawn last
+
 function draw() {
   const [name, title, view] = chosen();
   const rest = parts().slice(1).filter((part, number) => part !== "" || number === 2);
@@ -110,6 +115,8 @@ function draw() {
     const badge = status ? number(status) : null;
     return h("li", {}, h("a", { href: link(id), "aria-current": id === name ? "page" : null }, text, badge ? h("span", { class: "badge" }, count(badge)) : null));
   })));
+  if (name !== section) byId("nav").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }); // on a phone it is a strip
+  section = name;
   document.title = `${title} · Watershed`;
   show(byId("notice"), ...notice());
   showResults(byId("results"));

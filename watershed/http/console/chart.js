@@ -2,7 +2,7 @@
 // charts share, a linear or logarithmic scale, and a part of the time that is chosen by dragging.
 
 import { h, redraw, s } from "./dom.js";
-import { axisNumber, clock, minute } from "./format.js";
+import { axisNumber, clock, day, dayMinute, minute } from "./format.js";
 
 const HEIGHT = 188;
 const MARGIN = { top: 26, right: 12, bottom: 24, left: 52 };
@@ -36,13 +36,23 @@ export function powersTo(least, top) {
   return Array.from({ length: high - low + 1 }, (_, number) => Number((10 ** (low + number)).toPrecision(12)));
 }
 
+const STEPS = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800];
+const DAY = 86400;
+
+/** Round times of this time zone, with their texts. */
 function timeTicks(from, to, width) {
   const wanted = Math.max(2, Math.floor(width / 90));
-  const step = [60, 120, 300, 600].find((one) => (to - from) / one <= wanted) ?? 900;
+  const step = STEPS.find((one) => (to - from) / one <= wanted) ?? STEPS.at(-1);
+  const shift = new Date(from * 1000).getTimezoneOffset() * 60;
   const found = [];
-  for (let at = Math.ceil(from / step) * step; at <= to; at += step) found.push(at);
+  for (let at = Math.ceil((from - shift) / step) * step + shift; at <= to; at += step) found.push([at, step < DAY ? minute(at) : day(at)]);
   return found;
 }
+
+const LONG = 43200; // seconds; a longer time needs the day
+/** A time in a chart that spans so many seconds. */
+const timeIn = (at, span) => (span > LONG ? dayMinute(at) : clock(at));
+const lasting = (span) => (span > 7200 ? `${Math.round(span / 3600)} hours` : `${Math.round(span / 60)} minutes`);
 
 function pathOf(points, x, y) {
   let path = "";
@@ -64,7 +74,7 @@ function summary(chart, series) {
     if (!values.length) return `${one.name}: no values yet`;
     return `${one.name}: now ${chart.format(values.at(-1))}, at most ${chart.format(values.reduce((a, b) => Math.max(a, b)))}`;
   });
-  const time = shared.zoom ? `from ${clock(shared.zoom[0])} to ${clock(shared.zoom[1])}` : `the last ${Math.round(chart.seconds / 60)} minutes`;
+  const time = shared.zoom ? `from ${timeIn(shared.zoom[0], chart.seconds)} to ${timeIn(shared.zoom[1], chart.seconds)}` : `the last ${lasting(chart.seconds)}`;
   return `${chart.title}, ${time}. ${said.join(". ")}.`;
 }
 
@@ -121,7 +131,7 @@ function interact(svg, place, series, chart) {
 
 function tip(hits, { x, inner }, chart, y) {
   const when = hits[0][1][0];
-  const words = [clock(when), ...hits.map(([one, point]) => `${one.name}  ${chart.format(point[1])}`)];
+  const words = [timeIn(when, chart.seconds), ...hits.map(([one, point]) => `${one.name}  ${chart.format(point[1])}`)];
   const width = Math.max(...words.map((word) => word.length)) * 6.6 + 16;
   const left = x(when) + 10 + width > MARGIN.left + inner ? x(when) - 10 - width : x(when) + 10;
   return [
@@ -166,7 +176,7 @@ function draw(element, chart) {
       s("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: y(value), y2: y(value) }),
       s("text", { x: MARGIN.left - 8, y: y(value) + 4, "text-anchor": "end" }, text))),
     s("text", { class: "unit", x: MARGIN.left - 8, y: 12, "text-anchor": "end" }, unit),
-    ...timeTicks(from, to, inner).map((at) => s("text", { class: "time", x: x(at), y: HEIGHT - 6, "text-anchor": x(at) < MARGIN.left + 18 ? "start" : x(at) > width - 30 ? "end" : "middle" }, minute(at))),
+    ...timeTicks(from, to, inner).map(([at, text]) => s("text", { class: "time", x: x(at), y: HEIGHT - 6, "text-anchor": x(at) < MARGIN.left + 18 ? "start" : x(at) > width - 30 ? "end" : "middle" }, text)),
     chart.limit && chart.limit >= bottom && chart.limit <= top ? s("line", { class: "limit", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(chart.limit), y2: y(chart.limit) }) : null,
     ...series.map((one) => {
       const line = pathOf(one.points, x, y);

@@ -11,6 +11,7 @@ const FORGOTTEN_MS = 60000;
 
 export const state = {
   user: null, // {name, role} of the token
+  offered: null, // {hours, pipelines}: what the configuration lets the server show
   status: null,
   letters: null,
   lettersError: "",
@@ -104,9 +105,11 @@ async function ask(path, one, everyMs, waitMs) {
 
 export const sentence = (error) => (error.name === "TimeoutError" ? "the server has not answered in time" : error instanceof TypeError ? "the server does not answer" : String(error.message ?? error));
 
+const LIVE = ": each change as it arrives";
+
 /**
- * Calls `receive` with each object of an event stream at /v1/`path`, and `failed` with a sentence when it breaks off. Returns a function
- * that ends it. (EventSource can't send a token.)
+ * Calls `receive` with each object of an event stream at /v1/`path` and whether it is new (not one of the last ones, which come first), and
+ * `failed` with a sentence when it breaks off. Returns a function that ends it. (EventSource can't send a token.)
  */
 export function follow(path, receive, failed) {
   const ending = new AbortController();
@@ -126,6 +129,7 @@ export function follow(path, receive, failed) {
 
 async function events(reader, receive) {
   let rest = "";
+  let isLive = false;
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
@@ -133,10 +137,11 @@ async function events(reader, receive) {
     rest = blocks.pop();
     for (const block of blocks) {
       const lines = block.split("\n");
+      isLive ||= lines.includes(LIVE);
       const data = lines.filter((line) => line.startsWith("data:")).map((line) => line.slice(5)).join("\n");
       const found = data && JSON.parse(data, kept);
       if (lines.some((line) => /^event: *error$/.test(line))) throw new Error(found.next ? `${found.error}; next: ${found.next}` : found.error);
-      if (found) receive(found);
+      if (found) receive(found, isLive);
     }
   }
 }
@@ -191,7 +196,7 @@ let polls = 0;
 export async function poll(wantsLetters) {
   try {
     const status = await get("status");
-    if (!state.user || state.failures) state.user = await get("user");
+    if (!state.user || state.failures) [state.user, state.offered] = await Promise.all([get("user"), get("console")]);
     // The first poll, and one after silence, has a past that this page has not seen; problems end between polls.
     if (polls % 3 === 0 || state.failures) await history();
     polls += 1;
@@ -244,4 +249,21 @@ function rates(value, era) {
 
 export const publishedRates = () => rates((one) => one.published, (one) => one.epoch);
 export const writtenRates = (sink) => rates((one) => one.sinks[sink]?.written ?? null, (one) => one.sinks[sink]?.generation);
+
+// ---- hours of history, from Prometheus
+
+const HOURS_MS = 60000;
+const HOURS_WAIT_MS = 20000;
+
+/** {value, error}: `value` has what `lastMinutes` has, for the last hours; the sinks of that time, also those that are gone; and its end. */
+export function lastHours(hours) {
+  const { value, error } = watched(`history/hours?hours=${hours}`, HOURS_MS, HOURS_WAIT_MS);
+  if (!value) return { value: null, error };
+  const { start_unix_seconds: from, step_seconds: step, series } = value;
+  const of = (figure, sink) => (series.find((one) => one.figure === figure && one.sink === sink)?.values ?? []).map((known, number) => [from + number * step, known]);
+  const sinks = [...new Set([...lastMinutes.sinks(), ...series.map((one) => one.sink).filter(Boolean)])];
+  return { error, value: { isEmpty: !series.length, now: from + step * ((series[0]?.values.length ?? 1) - 1), sinks: () => sinks, lagOf: (sink) => of("lag_seconds", sink), publishedRates: () => of("rate", null), writtenRates: (sink) => of("rate", sink), retained: () => of("retained_bytes", null) } };
+}
+
+export const lastMinutes = { sinks: () => state.status.sinks.map((one) => one.sink), lagOf, publishedRates, writtenRates, retained };
 export const newest = (series) => series.at(-1)?.[1] ?? null;

@@ -4,6 +4,7 @@ const COUNT = new Intl.NumberFormat("en-US");
 const HOURS = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
 const clockFormat = new Intl.DateTimeFormat(undefined, { ...HOURS, second: "2-digit" });
 const minuteFormat = new Intl.DateTimeFormat(undefined, HOURS);
+const dayOnly = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 const dayFormat = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", ...HOURS });
 
 const isKnown = (value) => value !== null && value !== undefined && Number.isFinite(value);
@@ -14,6 +15,8 @@ export const clock = (unix) => clockFormat.format(new Date(unix * 1000));
 /** With the day, unless it was in the last hours. */
 export const moment = (unix) => (Date.now() / 1000 - unix < 43200 ? clock(unix) : dayFormat.format(new Date(unix * 1000)));
 export const minute = (unix) => minuteFormat.format(new Date(unix * 1000));
+export const day = (unix) => dayOnly.format(new Date(unix * 1000));
+export const dayMinute = (unix) => dayFormat.format(new Date(unix * 1000));
 
 export function seconds(value) {
   if (!isKnown(value)) return "–";

@@ -15,7 +15,6 @@ const TOPIC_MS = 60000;
 const TOPIC_RECORDS = 20;
 const FRESH_MS = 4000;
 const ARRIVALS_MAX = 12;
-const OPENING_MS = 3000;
 const TONES = { equal: "good", excluded: "idle", expired: "idle", behind: "busy", differs: "error", pending: "busy", undecided: "warning", "not compared": "warning" };
 const WORDS = { pending: "differs now" };
 
@@ -25,7 +24,7 @@ const rowPath = (table, key, fields) => `tables/${encodeURIComponent(table)}/row
 let shown = null;
 
 function memory(table, key) {
-  if (shown?.table !== table || shown.key !== key) shown = { table, key, cells: new Map(), places: new Map(), arrivals: [], openedMs: null, pendingSinceMs: null, topic: null };
+  if (shown?.table !== table || shown.key !== key) shown = { table, key, cells: new Map(), places: new Map(), arrivals: [], pendingSinceMs: null, topic: null };
   return shown;
 }
 
@@ -38,12 +37,11 @@ function isFresh(place, text) {
   return known !== undefined;
 }
 
-/** Notes that a place shows another row or version than before. */
-function noteArrival(place, text) {
+/** Notes that a place shows another row or version than before. `isNew`: also if nothing was known of the place. */
+function noteArrival(place, text, isNew = false) {
   const known = shown.places.get(place);
   shown.places.set(place, text);
-  // What the page had not seen before is no arrival while it opens.
-  if (known === text || (known === undefined && Date.now() - shown.openedMs < OPENING_MS)) return;
+  if (known === text || (known === undefined && !isNew)) return;
   shown.arrivals.unshift({ place, at: Date.now() / 1000, number: (shown.arrivals[0]?.number ?? 0) + 1 });
   shown.arrivals.splice(ARRIVALS_MAX);
 }
@@ -177,19 +175,20 @@ export function oneKey(table, key, announce) {
   const form = h("div", { class: "filters" }, keyForm(table, key));
   if (!found) return [h("section", { class: "panel", "aria-labelledby": "row-title", "data-key": `row/${table}/${key}` }, title, form, error ? h("p", { class: "row-note", role: "alert" }, error) : h("p", { class: "loading" }, "Reading the source and the stores…"))];
 
-  shown.openedMs ??= Date.now();
   const isPending = found.stores.some((store) => store.verdict === "pending");
   shown.pendingSinceMs = isPending ? (shown.pendingSinceMs ?? Date.now()) : null;
   const settled = isPending && Date.now() - shown.pendingSinceMs > SETTLED_MS ? watched(rowPath(table, key, { records: 0 }), SETTLED_MS, TOPIC_MS).value : null;
   const stores = found.stores.map((store) => verdictOf(store, settled));
-  const newest = tailOf(table, key, 1).lines.find(({ change }) => change.op !== "sweep")?.change ?? shown.topic?.records?.at(-1);
+  const last = tailOf(table, key, 1).lines.find(({ change }) => change.op !== "sweep");
+  const newest = last?.change ?? shown.topic?.records?.at(-1);
   noteArrival("the source", JSON.stringify(found.source));
-  if (newest) noteArrival("the topic", versionText(newest.version));
+  if (newest) noteArrival("the topic", versionText(newest.version), last?.isNew);
   for (const store of stores) noteArrival(store.sink, `${versionText(store.version)} ${JSON.stringify(store.row)}`);
   const isNowhere = !found.source && !newest && stores.every((store) => !store.row);
   return [
     h("section", { class: "panel", "aria-labelledby": "row-title", "data-key": `row/${table}/${key}` }, title, form,
       error && h("p", { class: "row-note", role: "alert" }, error), isNowhere && h("p", { class: "row-note" }, "Neither the source nor a store has a row with this key."),
-      found.stores.length ? null : h("p", { class: "hint" }, "No sink holds this table."), comparison(found, newest, stores), reasons(table, stores, announce)),
+      found.stores.length ? null : h("p", { class: "hint" }, "No sink holds this table."),
+      found.not_held.length ? h("p", { class: "hint" }, `Without the table, by tables or exclude_tables in their options: ${found.not_held.join(", ")}.`) : null, comparison(found, newest, stores), reasons(table, stores, announce)),
     arrivals(), topicRecords()];
 }

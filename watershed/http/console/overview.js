@@ -6,12 +6,13 @@ import { figure, shared } from "./chart.js";
 import { flow } from "./flow.js";
 import { bytes, bytesRate, bytesUnit, count, plural, rate, rateUnit, seconds, secondsUnit } from "./format.js";
 import { term } from "./glossary.js";
-import { lagOf, publishedRates, retained, state, writtenRates } from "./data.js";
+import { lastHours, lastMinutes, state } from "./data.js";
 import { presentProblems, problemItem } from "./problems.js";
 import { link } from "./route.js";
 import { STATES, progress } from "./tables.js";
 
 const SPANS = [[300, "5 min"], [900, "15 min"], [1800, "30 min"]];
+const LONG_SPANS = [[21600, "6 h"], [86400, "24 h"], [604800, "7 days"]]; // of Prometheus
 const SHOWN_PROBLEMS = 3;
 const SHOWN_SNAPSHOTS = 5;
 
@@ -51,24 +52,39 @@ function tables(status) {
     running.length > SHOWN_SNAPSHOTS && h("p", { class: "hint" }, `and ${count(running.length - SHOWN_SNAPSHOTS)} more snapshots`));
 }
 
+/** The figures of `from`, which has the series of the time. */
+function figures(from, time, limit) {
+  const stores = from.sinks();
+  return h("div", { class: "charts" },
+    figure({ ...time, title: "Behind the source", least: 1, format: seconds, unit: secondsUnit,
+      series: [{ name: "capture", points: from.lagOf(null) }, ...stores.map((name) => ({ name, points: from.lagOf(name) }))] }),
+    figure({ ...time, title: "Throughput", hint: "records and rows", least: 10, format: rate, unit: rateUnit,
+      series: [{ name: "published", points: from.publishedRates() }, ...stores.map((name) => ({ name, points: from.writtenRates(name) }))] }),
+    figure({ ...time, title: "WAL held for the slot", least: 1048576, format: bytes, unit: bytesUnit, limit, limitText: `limit ${bytes(limit)}`,
+      series: [{ name: "held", points: from.retained() }] }));
+}
+
+/** The figures of hours, or why there are none. */
+function hoursOf(status, limit) {
+  const { value, error } = lastHours(span / 3600);
+  const nothing = `Prometheus has nothing of prefix ${status.prefix} in this time. Does it scrape /metrics of these processes, and do http.prometheus.labels fit?`;
+  return [error && h("p", { class: "row-note", role: "alert" }, error),
+    value?.isEmpty && h("p", { class: "row-note", role: "status" }, nothing),
+    value && !value.isEmpty && figures(value, { seconds: span, now: value.now }, limit),
+    !value && !error && h("p", { class: "loading" }, "Loading…")];
+}
+
 function charts(status) {
-  const stores = status.sinks.map((sink) => sink.sink);
-  const time = { seconds: span, now: status.unix_seconds };
-  const budgetOf = status.source.slot?.budget;
+  const isLong = LONG_SPANS.some(([length]) => length === span);
+  const limit = status.source.slot?.budget.limit_bytes;
   return h("section", { class: "charts-section", "aria-labelledby": "charts-title" },
     h("div", { class: "section-head" }, h("h2", { id: "charts-title" }, "Lag and rate"),
       h("div", { class: "chart-tools" },
         shared.zoom && h("button", { type: "button", class: "text-button", onclick: () => { shared.zoom = null; redraw(); } }, "Whole time"),
         segments("Scale of the charts", [[false, "linear"], [true, "logarithmic"]], shared.isLogarithmic, (isLogarithmic) => { shared.isLogarithmic = isLogarithmic; }),
-        segments("Time that the charts show", SPANS, shared.zoom ? null : span, (length) => { span = length; shared.zoom = null; }))),
-    h("p", { class: "hint charts-hint" }, "Drag across a chart to choose a part of the time."),
-    h("div", { class: "charts" },
-      figure({ ...time, title: "Behind the source", least: 1, format: seconds, unit: secondsUnit,
-        series: [{ name: "capture", points: lagOf(null) }, ...stores.map((name) => ({ name, points: lagOf(name) }))] }),
-      figure({ ...time, title: "Throughput", hint: "records and rows", least: 10, format: rate, unit: rateUnit,
-        series: [{ name: "published", points: publishedRates() }, ...stores.map((name) => ({ name, points: writtenRates(name) }))] }),
-      figure({ ...time, title: "WAL held for the slot", least: 1048576, format: bytes, unit: bytesUnit, limit: budgetOf?.limit_bytes, limitText: `limit ${bytes(budgetOf?.limit_bytes)}`,
-        series: [{ name: "held", points: retained() }] })));
+        segments("Time that the charts show", state.offered?.hours ? [...SPANS, ...LONG_SPANS] : SPANS, shared.zoom ? null : span, (length) => { span = length; shared.zoom = null; }))),
+    h("p", { class: "hint charts-hint" }, "Drag across a chart to choose a part of the time.", isLong && " From Prometheus: of lags and WAL the greatest value of each step, of rates the average."),
+    isLong ? hoursOf(status, limit) : figures(lastMinutes, { seconds: span, now: status.unix_seconds }, limit));
 }
 
 const step = (title, text, code) => h("li", {}, h("h3", {}, title), h("p", {}, text), h("code", {}, code));

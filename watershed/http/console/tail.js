@@ -26,14 +26,14 @@ class Tail {
   open() {
     this.timer = null;
     const query = new URLSearchParams({ last: String(this.first), ...(this.key !== null && { key: this.key }) });
-    this.end = follow(`tables/${encodeURIComponent(this.table)}/changes?${query}`, (one) => this.receive(one), (error) => {
+    this.end = follow(`tables/${encodeURIComponent(this.table)}/changes?${query}`, (...one) => this.receive(...one), (error) => {
       this.error = error;
       this.timer = setTimeout(() => this.open(), AGAIN_MS);
       redraw();
     });
   }
 
-  receive(change) {
+  receive(change, isNew) {
     this.error = "";
     // A topic that was created again has the same offsets, and other versions.
     const place = [change.op, change.partition, change.offset, JSON.stringify(change.version)].join("/");
@@ -42,7 +42,7 @@ class Tail {
     this.places.add(place);
     if (this.places.size > 10 * LINES_MAX) this.places.delete(this.places.values().next().value);
     const lines = this.isPaused ? this.waiting : this.lines;
-    lines.unshift({ place, change, key: keyText(change.key) });
+    lines.unshift({ place, change, isNew, key: keyText(change.key) });
     lines.splice(LINES_MAX);
     this.drawing ??= setTimeout(() => {
       this.drawing = null;

@@ -419,6 +419,13 @@ def test_masks_that_mean_nothing_are_refused(tmp_path: Path, masking: dict[str, 
     assert refusal(tmp_path, minimal() | {"masking": masking}).startswith(reported)
 
 
+def test_masks_of_events_are_refused_because_these_are_not_masked(tmp_path: Path) -> None:
+    """Seen: such a mask was accepted, and the payload published in clear."""
+    content = minimal() | {"outbox": {"tables": [{"table": "cdc.outbox"}]}}
+    said = refusal(tmp_path, content | {"masking": {"asterisks": {"cdc.outbox.payload": 3}}})
+    assert "masking names cdc.outbox.payload, but the events of an outbox table are not masked" in said
+
+
 @pytest.mark.parametrize("size", ["1g", "1536m", "2G", "1048576k"])
 def test_a_size_of_the_driver_s_memory_is_accepted(size: str) -> None:
     assert SparkConfig(driver_memory=size).driver_memory == size

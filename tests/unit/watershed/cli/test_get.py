@@ -41,7 +41,8 @@ Get = Callable[..., Result]
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Get:
     file = tmp_path / "watershed.yml"
-    file.write_text("source: {dsn: a, tables: [public.orders]}\nkafka: {bootstrap_servers: k:1}\ntopics: {prefix: s}\n")
+    sections = "source: {dsn: a, tables: [public.orders]}", "kafka: {bootstrap_servers: k:1}", "topics: {prefix: s}"
+    file.write_text("\n".join(sections))
 
     def asked(*stores: StoreRow, words: tuple[str, ...] = (), floor: int = 0, source: Any = ROW) -> Result:
         class Reader:
@@ -100,6 +101,16 @@ def test_a_store_without_the_row_shows_that_it_is_absent(asked: Get) -> None:
 def test_the_exit_code_is_that_of_the_worst_verdict(asked: Get, stores: tuple[StoreRow, ...], code: int) -> None:
     assert asked(*stores).exit_code == code
     assert asked(*stores, words=("--json",)).exit_code == code
+
+
+def test_a_sink_without_the_table_is_named(asked: Get, tmp_path: Path) -> None:
+    with (tmp_path / "watershed.yml").open("a") as file:
+        file.write(
+            "\nsinks: {cache: {url: 'redis://c'}, audit: {type: sql, url: 'sqlite:///a', exclude_tables: ['*']}}\n"
+        )
+    assert asked(EQUAL).stdout.splitlines()[-1] == "without the table, by `tables` or `exclude_tables`: audit"
+    assert json.loads(asked(EQUAL, words=("--json",)).stdout)["not_held"] == ["audit"]
+    assert "without the table" not in asked(EQUAL, words=("--json",)).stdout
 
 
 def test_json_has_all_values(asked: Get) -> None:

@@ -81,7 +81,12 @@ def test_the_description_is_printed_within_80_columns(
     from rich.console import Console
 
     monkeypatch.setattr(tables, "wide_console", lambda: Console(width=80))
-    print_table(described())
+    found = described()
+    found["columns"] += [
+        {"name": "iban", "type": "text", "nullable": False, "mask": "asterisks(8)"},
+        {"name": "note", "type": "text", "nullable": True, "mask": "hash"},
+    ]
+    print_table(found)
     text = capsys.readouterr().out
     assert max(len(line) for line in text.splitlines()) <= 80
     for part in (
@@ -89,6 +94,8 @@ def test_the_description_is_printed_within_80_columns(
         "state          stopped: no key",
         "topic          shop.public.orders, 4 partitions",
         "id      bigint         not null",
+        "iban    text           not null, masked: asterisks(8)",
+        "note    text           masked: hash",
         "cache   cache   2, 3 is built",
         "names: key shop:public.orders:<row id>, versions shop:public.orders:",
         "rows: where total > 3",

@@ -21,7 +21,8 @@ from tests.support.http_audit import RecordedAudit
 from tests.support.http_server import running
 from tests.unit.watershed.http.test_access import READ, USERS, app, ask
 from watershed.http import openid
-from watershed.http.openid import OpenId, fetch_json
+from watershed.http.json_fetch import fetch_json
+from watershed.http.openid import OpenId
 from watershed.http.server import http_server
 
 AUDIENCE = "watershed"
@@ -269,5 +270,5 @@ def test_a_provider_that_answers_something_else_is_one_that_does_not_answer(answ
         server = threading.Thread(target=serve)
         server.start()
         with pytest.raises(UnreachableError, match="can't be read"):
-            fetch_json(f"http://127.0.0.1:{listener.getsockname()[1]}/")
+            fetch_json(f"http://127.0.0.1:{listener.getsockname()[1]}/", "check it")
         server.join()

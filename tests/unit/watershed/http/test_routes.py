@@ -23,7 +23,9 @@ from watershed.client.dead_letters import DeadLetter
 from watershed.http.change_streams import ChangeStreams, following
 from watershed.http.comparisons import Comparisons
 from watershed.http.dead_letters import DeadLetterReader
+from watershed.http.long_history import HoursOfHistory
 from watershed.http.operations import Operations
+from watershed.http.pipelines import OtherPipelines
 from watershed.http.process_reads import ProcessReads
 from watershed.http.routes import CAPTURE, Routed, Scope, application, sinks_scope, views_scope
 from watershed.http.server import http_server, listening_socket
@@ -235,7 +237,9 @@ def test_openapi_describes_every_route(pipeline: Pipeline, tmp_path: Path) -> No
     comparisons = Comparisons(config, tmp_path, audit.note)
     reads = TableReads(HttpConfig(), PipelineTables(config), ChangeStreams(following(config)))
     more = Operations([*store_operations(PipelineStores(config)), *comparisons.operations()], audit)
-    application = pipeline.application(more, comparisons, audit, reads, ProcessReads(HttpConfig(), config, tmp_path))
+    own = ProcessReads(HttpConfig(), config, tmp_path)
+    others = HoursOfHistory(None, "shop"), OtherPipelines(HttpConfig(), full_status)
+    application = pipeline.application(more, comparisons, audit, reads, own, *others)
     with running(http_server(application, HttpConfig())) as port:
         found = HttpServer(port).json("/openapi.json")
     routes = {

@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 from tests.unit.watershed.http.test_access import READ, USERS
 from tests.unit.watershed.http.test_routes import Pipeline
 from watershed.http.bounded_work import WAITING_MAX
-from watershed.http.change_streams import STREAMS_MAX, ChangeStreams
+from watershed.http.change_streams import LIVE, STREAMS_MAX, ChangeStreams
 from watershed.http.server import http_server
 from watershed.http.table_reads import LAST, TableReads
 from watershed.status.table_records import PublishedRecord
@@ -237,7 +237,7 @@ def test_a_stream_has_the_last_changes_then_those_that_arrive(port: int, tables:
 
 def test_a_quiet_stream_has_heartbeats(port: int) -> None:
     answer = opened(port, "public.orders/changes")
-    assert lines(answer, 5)[3:] == [": heartbeat", ": heartbeat"]
+    assert lines(answer, 6)[3:] == [LIVE.strip(), ": heartbeat", ": heartbeat"]
     answer.close()
 
 

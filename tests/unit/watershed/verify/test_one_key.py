@@ -188,6 +188,7 @@ def test_a_row_that_the_store_rejects_says_why(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(one_key, "read_dead_letters", lambda *_: [other, letter])
     found = store(World(row("new"), None, config()), monkeypatch)
     assert (found.verdict, found.why) == (Verdict.DIFFERS, "the store rejects the row: too long")
+    assert found.next == "remove the cause, then: cdc dlq replay cache", "published again, it would be rejected again"
 
 
 def test_a_change_that_was_on_its_way_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
