@@ -77,7 +77,7 @@ class Builder(SinkThread):
         """Waits until the generation shows this position. Returns False after the time."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if self._sync is not None and self._sync.applied[:2] >= goal[:2]:
+            if (sync := self._sync) is not None and sync.state.applied[:2] >= goal[:2]:
                 return True
             time.sleep(LOOK_S)
         return False
@@ -126,7 +126,7 @@ class Builder(SinkThread):
 
         def is_over() -> bool:
             if not self._is_ready.is_set() and self._has_caught_up(sync, connections):
-                applied = sync.applied
+                applied = sync.state.applied
                 removed = slots.remove_unmet(self.slot, pack_version(applied.epoch, applied.seq), self._tables)
                 log.info("generation has caught up", sink=self.name, generation=self.generation, removed=removed)
                 self._is_ready.set()
@@ -144,5 +144,5 @@ class Builder(SinkThread):
         now = time.monotonic()
         if self._goal is None or now - self._goal[1] > BEHIND_S_MAX:
             serving = newest(connections.control.sinks.values(), self.name)
-            self._goal = (swap_goal(sync.published, serving, time.time()), now)
-        return sync.applied[:2] >= self._goal[0] > (0, 0) and sync.has_read_out
+            self._goal = (swap_goal(sync.state.published, serving, time.time()), now)
+        return sync.state.applied[:2] >= self._goal[0] > (0, 0) and sync.state.has_read_out

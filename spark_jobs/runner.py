@@ -43,12 +43,12 @@ from spark_jobs.jars.resolver import resolve_sets
 from spark_jobs.jvm import jvm_failure, jvm_process, kill_python_workers, task_slots
 from spark_jobs.pipelining import check_versions, start_probe
 from spark_jobs.progress_writer import ProgressWriter
+from spark_jobs.publishing import CutMarks
 from spark_jobs.query_listener import NewestRecords, SinkQueryListener
 from spark_jobs.serving import ServingThread, SinkFile
 from spark_jobs.session import is_submitted, spark_session, submitted_session
 from spark_jobs.sink_thread import FINISH_S_MAX, OpenSink, Portions
 from spark_jobs.sinks_file import SinksFile
-from spark_jobs.sync import CutMarks
 from spark_jobs.task_report import SinkTaskConfig
 from spark_jobs.task_slots import SlotWatch, needed_slots
 
@@ -243,14 +243,14 @@ def _transactional(
 ) -> OpenSink:
     """Opens an SQL sink whose batches the driver merges."""
     from sinks.sql.sink import SqlSink
-    from spark_jobs.cuts import StagingBatches
+    from spark_jobs.cuts import TransactionalBatches
 
     sql = SqlSink.open(section, config.topics.prefix, name=name, slot=slot)
     sink = shaped(sql, section)
 
-    def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> StagingBatches:
+    def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> TransactionalBatches:
         task_config = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
-        return StagingBatches(task_config, job_id, send, sql, sink)
+        return TransactionalBatches(task_config, job_id, send, sql, sink)
 
     return OpenSink(sink, batches, portions, lambda: None, slots, slot)
 
@@ -262,7 +262,7 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
     from sinks.warehouse.sink import WarehouseSink
     from sinks.warehouse.slots import WarehouseSlots, in_slot
     from sinks.warehouse.staging import FOLDER, delete_leftovers, own_folder
-    from spark_jobs.staging import MergingBatches, open_staging
+    from spark_jobs.staging import WarehouseBatches, open_staging
 
     serving = catalog_place(section, config.topics.prefix)
 
@@ -285,10 +285,10 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
         maintenance = Maintenance(SparkEngine(spark, place), time.time, section)
         portions = Portions(task_count, STAGE_PIECE_BYTES_MAX, task_bytes_max=config.spark.bytes_per_write_max)
 
-        def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> MergingBatches:
+        def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> WarehouseBatches:
             task_config = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, staging)
             staging_batches = SparkBatches(task_config, job_id, open_staging, send, is_live=False)
-            return MergingBatches(staging_batches, sink, f"{name}/{generation}/{job_id[0]}", section.s3)
+            return WarehouseBatches(staging_batches, sink, f"{name}/{generation}/{job_id[0]}", section.s3)
 
         def maintain() -> None:
             for table in sink.take_due():

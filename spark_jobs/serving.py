@@ -492,7 +492,7 @@ class ServingThread(SinkThread):
         shows the LSN that they were promised.
         """
         if sync is not None:
-            sync.run_housekeeping()
+            sync.housekeeper.work()
         if self._generation is not None:
             connections.control.read()
             # A store that was restored from an older copy may have lost generations; they answer nobody from now on,
@@ -500,7 +500,7 @@ class ServingThread(SinkThread):
             own = [one for one in connections.control.sinks.values() if (one.sink, one.role) == (self.name, "serving")]
             for record in sorted(own, key=lambda one: (one.job, one.generation)):
                 connections.progress.publish(record.model_copy(update={"role": "kept"}))
-            if sync is not None and not rebuild.reaches(sync.applied, SWAP_S_MAX):
+            if sync is not None and not rebuild.reaches(sync.state.applied, SWAP_S_MAX):
                 raise SinkError(
                     f"{self.name}: the new generation did not catch up in {SWAP_S_MAX:.0f} s, while nothing was "
                     "written to the former one",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -24,7 +24,7 @@ from cdc.model.errors import WatershedError
 from spark_jobs.arrivals import arriving_pieces
 from spark_jobs.kept import KeptClients
 from spark_jobs.live_reports import LiveReports
-from spark_jobs.pieces import ChangeWriter, PieceWriter
+from spark_jobs.piece_writer import ChangeWriter, PieceWriter
 from spark_jobs.rejections import Rejections
 from spark_jobs.source.piece import Piece, one_binary, to_pieces
 from spark_jobs.task_errors import TaskError
@@ -35,14 +35,6 @@ REPORT_S: Final = 0.1  # between two reports of a running task, unless no record
 
 
 OpenWriter = Callable[[SinkTaskConfig, SchemaCatalog], ChangeWriter]
-
-
-class Reports(Protocol):
-    """The interface of spark_jobs.live_reports.LiveReports."""
-
-    def send(self, report: TaskReport) -> None: ...
-
-    def finish(self, report: TaskReport) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +120,7 @@ def write_pieces(writer: StoreWriter, pieces: Iterable[Piece], task: int) -> Tas
     return report
 
 
-def _write_live(writer: PieceWriter, pieces: Iterable[Piece], report: TaskReport, reports: Reports) -> None:
+def _write_live(writer: PieceWriter, pieces: Iterable[Piece], report: TaskReport, reports: LiveReports) -> None:
     reported = 0.0
     for piece in pieces:
         writer.write(piece)  # an empty one waits for the store: none follow at once

@@ -5,7 +5,7 @@ Capture's sections, and how the environment overrides them, are in `cdc.config.s
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Self
@@ -91,6 +91,19 @@ class Config(PipelineConfig):
     @property
     def has_sinks_at_cuts(self) -> bool:
         return any(section.is_at_cuts for section in self.sinks.values())
+
+    @property
+    def sink_names(self) -> frozenset[str]:
+        return frozenset(self.sinks)
+
+    def why_published_again(self, table: TableId, dropped: Collection[str], added: Collection[str]) -> str | None:
+        if self.snapshot.after_alter == "always":
+            return "snapshot.after_alter is always"
+        holding = {name: section for name, section in self.sinks.items() if section.holds(table)}
+        if not holding:
+            return super().why_published_again(table, dropped, added)
+        reasons = ((name, section.why_published_again(table, dropped, added)) for name, section in holding.items())
+        return next((f"sink {name} {why}" for name, why in reasons if why is not None), None)
 
     @model_validator(mode="after")
     def _sinks_can_read(self) -> Self:

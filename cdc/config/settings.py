@@ -8,7 +8,7 @@ message, a log or a repr.
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args, get_origin
@@ -267,6 +267,9 @@ class SnapshotConfig(Section):
     rows_per_s_max: Annotated[float, Field(gt=0)] | None = None
     lag_s_max: Annotated[float, Field(gt=0)] = 1.0  # chunks pause while a backlog is older than this
     split_rows_min: Annotated[int, Field(ge=1)] = 1_000_000  # a table this large is read in several key ranges at once
+    # Whether all rows are published again after DROP COLUMN, and ADD COLUMN with a constant default, also if no store
+    # needs it
+    after_alter: Literal["when_needed", "always"] = "when_needed"
 
 
 class SweepConfig(Section):
@@ -336,6 +339,17 @@ class PipelineConfig(BaseSettings):
     def has_sinks_at_cuts(self) -> bool:
         """Whether a sink commits at cuts, which capture then makes also under a steady load."""
         return False
+
+    @property
+    def sink_names(self) -> frozenset[str]:
+        """The sinks that capture knows of."""
+        return frozenset()
+
+    def why_published_again(self, table: TableId, dropped: Collection[str], added: Collection[str]) -> str | None:
+        """Returns why all rows of a table have to be published again after these columns were dropped, and these were
+        added with a constant default; None if every reader makes the same of the records that are there."""
+        del table, dropped, added
+        return "only other programs read its topic: no sink of the configuration holds the table"
 
     @property
     def heals_itself(self) -> bool:

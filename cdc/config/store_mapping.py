@@ -76,6 +76,14 @@ class TableMapping(Section):
             raise ValueError("a column needs a name")
         return self
 
+    def stores(self, column: str) -> bool:
+        """Says whether the store has this column, which is not of the key."""
+        return (self.include is None or column in self.include) and column not in self.exclude
+
+    def reshapes(self, column: str) -> bool:
+        """Says whether the store has other values of the column than the source."""
+        return column in (*self.mask.columns, *self.as_text, *self.as_null)
+
     @property
     def is_identity(self) -> bool:
         """Says whether rows stay as they are."""

@@ -78,6 +78,8 @@ class Reloading:
             except WatershedError as error:
                 raise WatershedError(f"{error.message}: {STAYS}", error.hint) from error
             self._pending = now if said else None
+            if not said:
+                self.in_force = now  # it differs in other processes' sections: capture reads them where it needs them
             return said or "nothing has changed for capture"
 
 

@@ -359,7 +359,7 @@ class Service:
                 self._failures,
                 self._stop.is_set,
                 self._probe,
-                ConfigFile(self.reload, lambda: self._reloading.is_due),
+                ConfigFile(self.reload, lambda: self._reloading.is_due, lambda: self._reloading.in_force),
             )
             capture = session.prepare(
                 resources, connection, identity, patience_s, from_lsn, primaries, self._reads_all_again

@@ -18,6 +18,7 @@ from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import PipelineConfig
 from cdc.daemon.adding_tables import AddedTables, AdditionBarrier, TableAddition
+from cdc.daemon.earlier_records import EarlierRecords
 from cdc.daemon.matched_tables import log_left_out, read_matches, with_matches
 from cdc.daemon.outbox_setup import open_outbox, require_columns, require_format
 from cdc.daemon.record_making import envelope_context, make_unpublishable, record_encoding
@@ -108,6 +109,7 @@ class ConfigFile:
 
     reload: Callable[[], str]  # see Service.reload
     is_due: Callable[[], bool]  # whether the session is to end for it
+    in_force: Callable[[], PipelineConfig]  # as it was read last
 
 
 class Session:
@@ -175,7 +177,7 @@ class Session:
         unpublishable = make_unpublishable(self._config, self._admin, these.topics, state.unpublished, these.leaving)
         engine = self._engine(these, state, context, sweeps, unpublishable)
         snapshots = self._snapshots(resources, engine, these, found, context)
-        tracker = self._tracker(resources, snapshots, these, found)
+        tracker = self._tracker(resources, snapshots, these, found, context)
         rows = PostgresRowReader(self._config.source, these.publication)
         resources.callback(rows.close)
         since = {schema.table: these.constants.topics[schema.topic].since_lsn for schema in these.schemas}
@@ -486,6 +488,7 @@ class Session:
         snapshots: Snapshots,
         these: _Capturable,
         found: _Found,
+        context: EnvelopeContext,
     ) -> SchemaTracker:
         source, is_half_published = self._config.source, found.position.partial is not None
         catalog = resources.enter_context(closing(PostgresCatalogReader(source, self._topics, found.captured.schemas)))
@@ -514,6 +517,9 @@ class Session:
             describe=described,
             catalog=catalog,
             rows=snapshots,
+            earlier=EarlierRecords(
+                source, self._file.in_force if self._file is not None else lambda: self._config, context
+            ),
             now_us=self._clock.now_us,
         )
 

@@ -20,6 +20,7 @@ with the whole schema, as Kafka Connect's JsonConverter writes them; it reads an
 `cloudevents` the value has attributes in headers or around it: see `cloud_events`.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -51,6 +52,7 @@ _OP = ',"op":"'
 _SOURCE = b',"source":{"version":'
 _SCHEMA_VERSION = b',"schema_version":'
 _DELETED = b'"op":"d"'
+_DIGITS = re.compile(rb"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,6 +470,13 @@ class TableEncoder:
     def _set_clock(self, now_us: int) -> None:
         self._clock_us = now_us
         self._clock = f'","ts_ms":{now_us // 1000},"ts_us":{now_us},"ts_ns":{now_us * 1000}{self._end}'
+
+
+def schema_version_of(value: bytes) -> int:
+    """Returns the schema version with which a record's value was written; 0 if it does not say it."""
+    at = value.find(_SCHEMA_VERSION, max(value.rfind(_SOURCE), 0))
+    found = _DIGITS.match(value, at + len(_SCHEMA_VERSION)) if at >= 0 else None
+    return int(found[0]) if found else 0
 
 
 def is_delete(value: bytes) -> bool:

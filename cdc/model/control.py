@@ -364,6 +364,8 @@ class SchemaRecord(PerTableRecord):
     topic: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    filled: dict[str, str] = {}  # column → JSON text; this and the next as in TableSchema
+    dropped: tuple[str, ...] = ()
 
     @property
     def record_key(self) -> str:
@@ -379,6 +381,8 @@ class SchemaRecord(PerTableRecord):
             topic=schema.topic,
             key=schema.key,
             columns=schema.columns,
+            filled=dict(schema.filled),
+            dropped=schema.dropped,
         )
 
     def table_schema_of(self) -> TableSchema:
@@ -389,6 +393,8 @@ class SchemaRecord(PerTableRecord):
             topic=self.topic,
             key=self.key,
             columns=self.columns,
+            filled=tuple(self.filled.items()),
+            dropped=self.dropped,
         )
 
 

@@ -17,7 +17,7 @@ from cdc.model.sql_names import sql_name
 from cdc.model.table_state import TableFacts
 from cdc.model.topics import Topics
 from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
-from cdc.postgres.catalog import Publication, existing_tables, read_publication, schema_of
+from cdc.postgres.catalog import Publication, existing_tables, read_constants, read_publication, schema_of
 from cdc.postgres.catalog_facts import describe_table, read_facts
 from cdc.postgres.chunk_statements import watermark_statement
 from cdc.postgres.connection import SourceConnection, read_row, says_lost
@@ -119,7 +119,7 @@ class PostgresCatalogReader:
         had = {part.oid for part in known.facts.storage if not part.is_met} if known.facts is not None else set()
         added = {part.oid for part in facts.storage} - had if facts is not None and known.facts is not None else set()
         filled = frozenset(oid for oid in added if _may_hold_rows(connection, oid))
-        return DivergedTable(schema, facts, None, entry, filled)
+        return DivergedTable(schema, facts, None, entry, filled, _constants(connection, known.facts, facts))
 
 
 @says_lost()
@@ -143,6 +143,15 @@ def _missing(connection: SourceConnection, table: TableId, oid: int) -> SourceEr
         f"table {table} was renamed: it is {now} now",
         f"{back}; or name {now} in source.tables instead: its rows are then read into a topic of its own",
     )
+
+
+def _constants(connection: SourceConnection, then: TableFacts | None, now: TableFacts | None) -> dict[str, str]:
+    """Returns the constants of the columns that were added meanwhile."""
+    if then is None or now is None:
+        return {}
+    had = {column.number for column in then.columns}
+    names = [column.name for column in now.columns if column.number not in had and column.has_missing]
+    return read_constants(connection, now.oid, names) if names else {}
 
 
 def _may_hold_rows(connection: SourceConnection, oid: int) -> bool:

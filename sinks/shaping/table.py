@@ -232,7 +232,10 @@ class TableShape:
             oid, type_name = _CONSTANT_TYPES[type(value)]
             columns.append(Column(name, oid, -1, type_name, nullable=False, base_type_oid=oid))
         columns += computed
-        return replace(schema, columns=tuple(columns), key=tuple(names[name] for name in schema.key))
+        filled = tuple(
+            (names[name], value) for name, value in schema.filled if name in names and not self._mapping.reshapes(name)
+        )
+        return replace(schema, columns=tuple(columns), key=tuple(names[name] for name in schema.key), filled=filled)
 
     def _column(self, column: Column, name: str) -> Column:
         is_masked = column.name in self._mapping.mask.columns and is_text(

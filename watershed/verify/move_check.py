@@ -16,7 +16,7 @@ from cdc.config.settings import PipelineConfig, SourceConfig
 from cdc.daemon.record_making import envelope_context
 from cdc.formats.records import EnvelopeContext
 from cdc.formats.row_digests import RowDigests
-from cdc.kafka.state_reader import read_captured, read_position
+from cdc.kafka.state_reader import read_captured, read_position, read_versions
 from cdc.kafka.topic_sample import read_sample
 from cdc.model.control import PositionRecord
 from cdc.model.errors import SourceError
@@ -72,7 +72,7 @@ class TableCheck:
         if self.unknown:
             return f"{self.table} can't be compared with its topic: {self.unknown}"
         if self.columns:
-            return f"{self.table} has other columns there ({self.columns}): all its rows would be published again"
+            return f"{self.table} has other columns there ({self.columns})"
         if self.missing + self.differing > DIFFERING_SHARE_MAX * self.sampled:
             return (
                 f"of {self.sampled:,} sampled rows of {self.table}, {self.missing:,} are missing there and "
@@ -175,7 +175,8 @@ class _Sampling:
             return TableCheck(table, unknown="its records have another form than those of profile readable")
         schema = continued_schema(found, before, Topics(self.config.topics.prefix))
         columns = "" if schema.version == before.version else columns_differing(before, schema)
-        digests = RowDigests(schema, self.context)
+        versions = read_versions(self.config.kafka, self.config.topics.prefix, schema.table)
+        digests = RowDigests(schema, self.context, versions)
         rows = read_sample(self.config.kafka, schema.topic, digests, floor)
         texts = RecordKeys(schema)
         there = self._rows(schema, {key: text for key in rows if (text := texts.texts(key)) is not None}, digests)

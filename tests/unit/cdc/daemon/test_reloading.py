@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cdc.config.config_file import Config
 from cdc.config.settings import PipelineConfig
 from cdc.daemon import reloading
 from cdc.daemon.reloading import Reloading
@@ -97,6 +98,17 @@ def test_the_last_of_two_files_counts(file: File) -> None:
     file.reload(configured("public.a", "public.b"))
     assert file.reload(file.then) == "nothing has changed for capture"
     assert not file.reloading.is_due
+
+
+def test_sinks_are_known_as_they_were_read_last() -> None:
+    """Capture needs them when a table is altered, and no session ends for them."""
+    then, now = (
+        Config.model_validate(configured("public.a").model_dump() | {"sinks": sinks})
+        for sinks in ({}, {"b": {"type": "sql", "url": "sqlite:///store.db"}})
+    )
+    reloading = Reloading(then, lambda: now)
+    assert reloading.request(then.source) == "nothing has changed for capture"
+    assert not reloading.is_due and reloading.in_force is now
 
 
 @pytest.mark.parametrize(

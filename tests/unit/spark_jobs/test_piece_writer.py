@@ -18,7 +18,7 @@ from cdc.model.rejected_rows import RejectedRow
 from sinks.contract import Change, Result
 from sinks.errors import RefusedError, SinkError
 from sinks.schema_history import SchemaHistory
-from spark_jobs.pieces import PieceWriter
+from spark_jobs.piece_writer import PieceWriter
 from spark_jobs.rejections import Rejections
 from spark_jobs.source.piece import Piece
 from spark_jobs.task_report import TaskReport
@@ -126,7 +126,7 @@ def test_a_value_that_the_store_s_client_can_t_convert_is_its_row_s_matter(execu
         if isinstance(dead_letter, RejectedRow)
     }
     assert dead_letters.keys() == bad
-    assert all("TypeError in test_pieces.py, line" in reason for reason in dead_letters.values()), dead_letters
+    assert all("TypeError in test_piece_writer.py, line" in reason for reason in dead_letters.values()), dead_letters
     assert "secret" not in str(dead_letters)
 
 
