@@ -117,6 +117,8 @@ class PgServer:
             settings.write("hot_standby_feedback = on\nsynchronous_standby_names = ''\n")
             if self.version >= 17:
                 settings.write("sync_replication_slots = on\nsynchronized_standby_slots = ''\n")
+            else:  # which does not know all options that the program has written for it
+                settings.write(f"primary_conninfo = '{address}'\n")
         self.start()
 
     def programs(self) -> Path:
