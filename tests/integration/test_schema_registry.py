@@ -126,7 +126,7 @@ def test_the_registry_registers_refuses_and_finds(registry: RegistryServer, uniq
     [
         pytest.param("avro", marks=pytest.mark.combination("encodings", "avro", "readable", "capture")),
         pytest.param("json_schema", marks=pytest.mark.combination("encodings", "json_schema", "readable", "capture")),
-        pytest.param("protobuf", marks=pytest.mark.combination("encodings", "protobuf", "readable", "capture")),
+        "protobuf",
     ],
 )
 def test_topics_have_the_rows_in_every_encoding(items: Captured, registry: RegistryServer, encoding: Encoding) -> None:
@@ -238,15 +238,7 @@ def test_stores_comparisons_and_heals_read_avro(items: Captured, registry: Regis
                 pytest.mark.combination("encodings", "json_schema", "readable", "warehouse"),
             ],
         ),
-        pytest.param(
-            "protobuf",
-            marks=[
-                pytest.mark.combination("encodings", "protobuf", "readable", "search"),
-                pytest.mark.combination("encodings", "protobuf", "readable", "cache"),
-                pytest.mark.combination("encodings", "protobuf", "readable", "SQL"),
-                pytest.mark.combination("encodings", "protobuf", "readable", "warehouse"),
-            ],
-        ),
+        "protobuf",
     ],
 )
 def test_every_store_reads_it(
@@ -278,9 +270,7 @@ def test_every_store_reads_it(
         pytest.param(
             "json_schema", marks=pytest.mark.combination("encodings", "json_schema", "readable", 'format("watershed")')
         ),
-        pytest.param(
-            "protobuf", marks=pytest.mark.combination("encodings", "protobuf", "readable", 'format("watershed")')
-        ),
+        "protobuf",
     ],
 )
 def test_a_job_on_spark_reads_it(
@@ -319,7 +309,7 @@ def deserializer(encoding: Encoding, client: SchemaRegistryClient) -> Any:
     [
         pytest.param("avro", marks=pytest.mark.combination("encodings", "avro", "debezium", "capture")),
         pytest.param("json_schema", marks=pytest.mark.combination("encodings", "json_schema", "debezium", "capture")),
-        pytest.param("protobuf", marks=pytest.mark.combination("encodings", "protobuf", "debezium", "capture")),
+        "protobuf",
     ],
 )
 def test_confluents_deserializers_read_profile_debezium(
