@@ -132,8 +132,8 @@ deploy/docker/secrets:
 
 lock: .venv/.packages ## Make the lock files again from pyproject.toml; versions that still fit stay.
 	$(LOCK) --all-extras --output-file requirements.lock
-	$(LOCK) --constraint requirements.lock --extra=registry --extra=msk --extra=oidc --output-file deploy/docker/capture.lock
-	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search aws cache spark warehouse sql views registry msk oidc) --output-file deploy/docker/sinks.lock
+	$(LOCK) --constraint requirements.lock --extra=registry --extra=msk --extra=oidc --extra=telemetry --output-file deploy/docker/capture.lock
+	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search aws cache spark warehouse sql views registry msk oidc telemetry) --output-file deploy/docker/sinks.lock
 
 helm: ## Build helm with Go into .venv/bin, for the tests of the chart.
 	GOBIN=$(abspath $(BIN)) go install helm.sh/helm/v3/cmd/helm@v3.22.0

@@ -16,7 +16,9 @@ without a live row stays as it is, because a row without some of its columns is 
 A table's schema may change while rows of older versions are still to come. The newest version is prepared first; the
 job converts every row to it (`sinks.schema_history`). Columns that did not change keep their values in the store. If a
 column was only added, older rows stay as they are, without it: that is NULL. After any other change capture publishes
-every row again; until then a column of a typed store is NULL, and a document keeps its old value.
+every row again; until then a column of a typed store is NULL, and a document keeps its old value. A store's section may
+say that this is not needed after two of them: `drops_columns`, because `prepare` removes a dropped column from the rows
+that are there, and `fills_columns`, because it gives them the constants of new columns (`TableSchema.filled`).
 
 Writes happen in many processes at once: one Sink object of the driver prepares tables, applies sweeps and makes changes
 readable, and each worker process of the executors has one of its own, to which the tables are attached and which only

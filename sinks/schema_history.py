@@ -2,15 +2,17 @@
 to the newest one. Pure.
 
 A record names the version with which it was written, and may arrive when its table has another. A column that its
-version lacks is NULL: it was added without a default. If stored rows changed in another way, capture publishes each row
-again. So an older value may be missing until then, but must never be mistaken for another: a text that was a number, or
-the value of a former column of the same name.
+version lacks has the constant with which it was added (TableSchema.filled), or is NULL. If stored rows changed in
+another way, capture publishes each row again. So an older value may be missing until then, but must never be mistaken
+for another: a text that was a number, or the value of a former column of the same name.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Self
+
+import msgspec
 
 from cdc.model.events import Column, TableSchema
 from sinks.contract import Json
@@ -24,6 +26,8 @@ _WIDER: Final[Mapping[int, frozenset[int]]] = {
     700: frozenset({701}),
 }
 _TYPMOD_HEADER: Final = 4  # PostgreSQL's type modifiers count from here (VARHDRSZ)
+
+_read_json: Final = msgspec.json.Decoder().decode  # integers of any size stay exact
 
 Row = dict[str, Json]
 
@@ -65,17 +69,29 @@ class SchemaHistory:
         versions between, with types that can represent each other's values."""
         return self._conversion(version).carried
 
-    def column_count(self, version: int) -> int | None:
-        """Returns the number of columns; None for an unknown version."""
-        return self._conversion(version).column_count
+    def filled(self, version: int) -> Mapping[str, Json]:
+        """Returns columns of the newest version that were added with a constant after `version`, each with its value in
+        rows of that version."""
+        return self._conversion(version).filled
+
+    @property
+    def ever_filled(self) -> frozenset[str]:
+        """Returns the columns that any version added with a constant."""
+        return frozenset(name for schema in self.versions for name, _ in schema.filled)
+
+    def column_names(self, version: int) -> frozenset[str] | None:
+        """Returns the names of the columns; None for an unknown version."""
+        return self._conversion(version).column_names
 
     def in_newest(self, version: int, row: Row, unchanged: frozenset[str]) -> tuple[Row, frozenset[str]]:
         """Converts a row of `version`, and the columns that it lacks, to the newest version. If a column did not stay
-        the same, the store's value is another column's too: it becomes NULL and is not kept."""
-        carried = self._conversion(version).carried
+        the same, the store's value is another column's too: it becomes NULL, or the constant with which the present
+        column was added, and is not kept."""
+        conversion = self._conversion(version)
+        carried, filled = conversion.carried, conversion.filled
         kept = unchanged & carried
         return {
-            column.name: row.get(column.name) if column.name in carried else None
+            column.name: row.get(column.name) if column.name in carried else filled.get(column.name)
             for column in self.newest.columns
             if column.name not in kept
         }, kept
@@ -89,10 +105,11 @@ class SchemaHistory:
 
 @dataclass(frozen=True, slots=True)
 class _Conversion:
-    """The columns that an older version has in common with the newest."""
+    """The columns that an older version has in common with the newest, and values of others."""
 
-    column_count: int | None
+    column_names: frozenset[str] | None
     carried: frozenset[str]
+    filled: Mapping[str, Json]
 
 
 def _conversion(versions: tuple[TableSchema, ...], version: int) -> _Conversion:
@@ -100,14 +117,19 @@ def _conversion(versions: tuple[TableSchema, ...], version: int) -> _Conversion:
     known = bool(later) and later[0].version == version
     # A key column only ever widens, and a row without its key is none.
     carried = {column.name for column in versions[-1].columns}
+    filled: dict[str, Json] = {}
     for older, newer in pairwise(later):
         columns = {column.name: column for column in older.columns}
-        carried &= {
+        same = {
             column.name
             for column in newer.columns
             if column.name in columns and (column.name in newer.key or reads_as(columns[column.name], column))
         }
-    return _Conversion(len(later[0].columns) if known else None, frozenset(carried))
+        carried &= same
+        filled = {name: value for name, value in filled.items() if name in same}
+        filled |= {name: _read_json(value) for name, value in newer.filled if name not in columns}
+    names = frozenset(column.name for column in later[0].columns) if known else None
+    return _Conversion(names, frozenset(carried), filled)
 
 
 def reads_as(old: Column, new: Column) -> bool:

@@ -36,6 +36,7 @@ Invalidations = Mapping[str, int]  # topic → how often its offsets were found 
 
 # A sink that lags keeps this many progress records, thinned evenly: that costs precision, not correctness.
 PENDING_MAX: Final = 512
+ALTERED: Final = "the table was altered, and the store does not have its columns yet"
 BUILT_AGAIN: Final = "the store must be built again: "  # the beginning of a reason why rows are owed for ever
 RESET_FLOOR: Final = 1  # of the sweep that removes rows at version 0
 

@@ -68,6 +68,7 @@ class BatchReport:
     is_behind: bool = False
     is_over: bool = False  # a task reads no more
     unknown_schema: str = ""
+    next_after_unknown: str = ""
     staged: list[Any] = field(default_factory=list)
     dead_letters: DeadLetterUpdates = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)  # topic → why its records can't be read from where they begin
@@ -92,7 +93,8 @@ class BatchReport:
                 merged.start_offsets.setdefault(partition.topic, {})[partition.number] = begin
             merged.add(counts.unreported(number, report.counts))
             merged.is_behind = merged.is_behind or report.is_behind
-            merged.unknown_schema = merged.unknown_schema or report.unknown_schema
+            if not merged.unknown_schema:
+                merged.unknown_schema, merged.next_after_unknown = report.unknown_schema, report.next_after_unknown
             merged.staged += report.staged
             merged.dead_letters |= report.dead_letters
             merged.lost |= {partition.topic: reason for partition, reason in report.lost.items()}

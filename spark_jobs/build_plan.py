@@ -16,7 +16,8 @@ from spark_jobs.starting import INCLUDED, RESHAPED, included_again
 UP_TO_DATE: Final = "until it is complete, readers see the former rows, which are kept up to date"
 NOT_WRITTEN: Final = "until it is complete, readers see the former rows, and nothing is written to the store"
 UNUSABLE: Final = (
-    ", because the former mapping can't be used any more: it has other masks, does not fit, or is not known"
+    ", because the former mapping can't be used any more: it has other masks, other functions, does not "
+    "fit, or is not known"
 )
 IN_PLACE: Final = "each row is written again where it is: until all are, readers see rows of both mappings"
 REPLACED: Final = "the former rows are deleted first: until all are written again, readers miss rows"

@@ -19,6 +19,7 @@ from sinks.errors import FullError, RefusedError
 from spark_jobs.applied import Applied
 from spark_jobs.failures import reason
 from spark_jobs.generations import reshaped_tables
+from spark_jobs.observing import SinkObserver
 from spark_jobs.rebuild import swap_goal
 from spark_jobs.sink_thread import OpenSink, PipelineConnections, SinkThread
 from spark_jobs.starting import continued, first_position, included_again, of_tables, parse_position
@@ -43,10 +44,11 @@ class Builder(SinkThread):
         target: tuple[str, int],
         on_failure: Callable[[str, str], None],
         request: RebuildRecord,
+        observer: SinkObserver | None = None,
     ) -> None:
         """`config`: of the tables that are built; `target`: slot and generation; `on_failure`: called at each failure,
         with a message and the next step."""
-        super().__init__(name, config, spark, open_sink, threading.Event(), Conditions())
+        super().__init__(name, config, spark, open_sink, threading.Event(), Conditions(), observer)
         self.slot, self.generation = target
         self._on_failure = on_failure
         self._is_rollback = request.action == "rollback"
@@ -77,7 +79,7 @@ class Builder(SinkThread):
         """Waits until the generation shows this position. Returns False after the time."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if self._sync is not None and self._sync.applied[:2] >= goal[:2]:
+            if (sync := self._sync) is not None and sync.state.applied[:2] >= goal[:2]:
                 return True
             time.sleep(LOOK_S)
         return False
@@ -126,7 +128,7 @@ class Builder(SinkThread):
 
         def is_over() -> bool:
             if not self._is_ready.is_set() and self._has_caught_up(sync, connections):
-                applied = sync.applied
+                applied = sync.state.applied
                 removed = slots.remove_unmet(self.slot, pack_version(applied.epoch, applied.seq), self._tables)
                 log.info("generation has caught up", sink=self.name, generation=self.generation, removed=removed)
                 self._is_ready.set()
@@ -144,5 +146,5 @@ class Builder(SinkThread):
         now = time.monotonic()
         if self._goal is None or now - self._goal[1] > BEHIND_S_MAX:
             serving = newest(connections.control.sinks.values(), self.name)
-            self._goal = (swap_goal(sync.published, serving, time.time()), now)
-        return sync.applied[:2] >= self._goal[0] > (0, 0) and sync.has_read_out
+            self._goal = (swap_goal(sync.state.published, serving, time.time()), now)
+        return sync.state.applied[:2] >= self._goal[0] > (0, 0) and sync.state.has_read_out

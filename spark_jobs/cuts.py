@@ -6,10 +6,10 @@ So that readers of the store see none of the source's transactions in part, a ba
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -22,14 +22,12 @@ from cdc.model.control import Record
 from cdc.model.errors import WatershedError
 from cdc.model.sink_records import JobId
 from sinks.contract import Sink
-from sinks.schema_history import SchemaHistory
 from sinks.slots import FIRST
 from sinks.sql.sink import SqlSink
 from sinks.sql.staged import StagedPieces
-from spark_jobs.applied import FoundTopic, Offsets
-from spark_jobs.batches import Batches, BatchReport, MicroBatch, OnReport, SparkBatches
+from spark_jobs.batches import BatchReport, SparkBatches
 from spark_jobs.kept import KeptClients
-from spark_jobs.pieces import PieceWriter
+from spark_jobs.piece_writer import PieceWriter
 from spark_jobs.rejections import Rejections
 from spark_jobs.source.piece import Piece, to_pieces
 from spark_jobs.stores import StoreTarget
@@ -38,16 +36,6 @@ from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig, TaskReport
 from spark_jobs.writer import StoreWriter, report_row
 
 log = structlog.get_logger(__name__)
-
-
-class CutBatches(Batches, Protocol):
-    """Batches that are merged by the driver, in a transaction of the store."""
-
-    def transaction(self) -> AbstractContextManager[None]:
-        """Everything that the sink object does within this context is one transaction, of whatever thread."""
-
-    def merge(self, report: BatchReport) -> BatchReport:
-        """Writes what the tasks of `report` have staged. Returns the report of the written rows."""
 
 
 class StagedBy(NamedTuple):
@@ -110,10 +98,8 @@ def open_sql(task_config: SinkTaskConfig) -> SqlSink:
     return SqlSink.open(task_config.section, task_config.prefix, name=task_config.sink, slot=task_config.slot or FIRST)
 
 
-class StagingBatches:
-    """Implements CutBatches."""
-
-    is_live = False
+class TransactionalBatches(SparkBatches):
+    """Batches that the driver merges, in a transaction of the store."""
 
     def __init__(
         self,
@@ -125,27 +111,11 @@ class StagingBatches:
     ) -> None:
         """`send`: see SparkBatches. `sql`: the generation in the database; `sink`: the same one behind the
         sink's mapping."""
-        self._batches = SparkBatches(task_config, job_id, _opens_nothing, send, is_live=False, writer=self._stager)
-        self._task_config = task_config
+        super().__init__(task_config, job_id, _opens_nothing, send, is_live=False, writer=self._stager)
         self._server = sql.server
         self._staged = sql.staged
         self._sink = sink
-        self._catalog = SchemaCatalog("", {})
-        self._open_dead_letters: Mapping[str, int] = {}
         self._batch = ""
-
-    def set_tables(self, schema_histories: Mapping[str, SchemaHistory]) -> None:
-        self._catalog = SchemaCatalog("", dict(schema_histories))
-        self._batches.set_tables(schema_histories)
-
-    def set_open_dead_letters(self, open_dead_letters: Mapping[str, int]) -> None:
-        self._open_dead_letters = dict(open_dead_letters)
-
-    def find_topics(self) -> Mapping[str, FoundTopic]:
-        return self._batches.find_topics()
-
-    def run(self, micro_batch: MicroBatch, end_offsets: Offsets, on_report: OnReport) -> BatchReport:
-        return self._batches.run(micro_batch, end_offsets, on_report)
 
     def _stager(self, task_config: SinkTaskConfig, *fields: Any) -> PieceStager:
         stager = PieceStager(task_config, *fields)
@@ -154,9 +124,11 @@ class StagingBatches:
         return stager
 
     def transaction(self) -> AbstractContextManager[None]:
+        """Everything that the sink object does within this context is one transaction, of whatever thread."""
         return self._server.one_transaction()
 
     def merge(self, report: BatchReport) -> BatchReport:
+        """Writes what the tasks of `report` have staged. Returns the report of the written rows."""
         begun, merged = time.monotonic(), TaskReport()
         self._staged.lock()
         writer = PieceWriter(

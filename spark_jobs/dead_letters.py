@@ -2,7 +2,7 @@
 a position that covers their records. Not for use by two threads at once."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -20,23 +20,6 @@ from spark_jobs.rejections import Accepted, DeadLetterUpdates
 ACKNOWLEDGE_S_MAX: Final = 15.0
 
 Headers = Sequence[tuple[str, bytes]]
-
-
-class DeadLetterQueue(Protocol):
-    """SinkSync's access to its dead letters."""
-
-    @property
-    def open(self) -> Mapping[str, int]:
-        """Returns dead_letter_key → the version that was rejected."""
-
-    def follow(self) -> None:
-        """Reads what others did to the topic: an operator discards dead letters."""
-
-    def read_to_end(self) -> None:
-        """Follows the topic up to what it has now. Raises BrokerError, UnreachableError."""
-
-    def publish(self, dead_letters: DeadLetterUpdates) -> None:
-        """Returns when the brokers have them. Raises BrokerError, UnreachableError."""
 
 
 class OpenDeadLetters:
@@ -186,7 +169,7 @@ class _DeadLetterTail(CompactedTail):
 
 
 class DeadLetterTopic:
-    """Implements DeadLetterQueue. Creates the topic if it does not exist."""
+    """The topic of dead letters, followed. Created if it does not exist."""
 
     def __init__(self, kafka: KafkaConfig, topics: TopicConfig, sink: str, generation: int) -> None:
         """Opens the topic. Raises BrokerError, UnreachableError."""
@@ -203,13 +186,16 @@ class DeadLetterTopic:
 
     @property
     def open(self) -> Mapping[str, int]:
+        """Returns dead_letter_key → the version that was rejected."""
         return self._open.versions
 
     def follow(self) -> None:
+        """Reads what others did to the topic: an operator discards dead letters."""
         self._tail.poll(0)
         self._add_arrived()
 
     def read_to_end(self) -> None:
+        """Follows the topic up to what it has now. Raises BrokerError, UnreachableError."""
         self._tail.read_to_end()
         self._add_arrived()
 
@@ -231,6 +217,7 @@ class DeadLetterTopic:
         self.publish({key: None for key in latest if dead_letter_generation(key) not in generations})
 
     def publish(self, dead_letters: DeadLetterUpdates) -> None:
+        """Returns when the brokers have them. Raises BrokerError, UnreachableError."""
         self._open.put(dead_letters, self._producer.publish(dead_letters))
 
     def close(self) -> None:

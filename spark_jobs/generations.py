@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from cdc.config.store_mapping import IDENTITY, StoredTables, TableMapping
+from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
 from sinks.schema_history import SchemaHistory
@@ -105,16 +106,18 @@ def former_mappings(
     """Returns the mappings with which the store's rows of these tables were written, so that they can be kept up to
     date until the tables are built again. `known`: see MappingsRecord.
 
-    Returns nothing if one of them is not known, or has other masks than now: nothing more may be written without these.
+    Returns nothing if one of them is not known, has other masks than now, without which nothing more may be written, or
+    a function that is not installed any more, or only in another version.
     """
     found = {}
     for table in tables:
         now, fingerprint = section.mapped(table)[1], last.mappings.get(str(table))
         try:
             former = IDENTITY if fingerprint is None else TableMapping.parsed(known[fingerprint], now.mask)
-        except (KeyError, ValueError):
+            is_same = fingerprint is None or former.fingerprint() == fingerprint
+        except (KeyError, ValueError, ConfigError):
             return {}
-        if former.mask != now.mask or (fingerprint is not None and former.fingerprint() != fingerprint):
+        if former.mask != now.mask or not is_same:
             return {}
         found[table] = former
     return found

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from cdc.model.errors import WatershedError
 from spark_jobs.dead_letters import DeadLetterProducer
@@ -25,18 +25,6 @@ PAUSE_S: Final = 0.5
 # Between two commits, unless the task ends: the driver reads them less often (spark_jobs/batches.py), and there may be
 # 50 pieces a second.
 COMMIT_S_MIN: Final = 0.05
-
-
-class Group(Protocol):
-    """The interface of spark_jobs.source.group.GroupOffsets."""
-
-    def commit(self, reached: dict[Partition, Reached]) -> None: ...
-
-
-class DeadLetterPublisher(Protocol):
-    """The interface of spark_jobs.dead_letters.DeadLetterProducer."""
-
-    def publish(self, dead_letters: DeadLetterUpdates) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +45,7 @@ _clients: Final[KeptClients[_Clients]] = KeptClients()
 class LiveReports:
     """The reports of one task. Methods are called by the task's thread."""
 
-    def __init__(self, group: Group, dead_letters: DeadLetterPublisher, execution: str, task: int) -> None:
+    def __init__(self, group: GroupOffsets, dead_letters: DeadLetterProducer, execution: str, task: int) -> None:
         self._group = group
         self._dead_letters = dead_letters
         self._execution = execution

@@ -37,24 +37,18 @@ class ProgressWriter:
     def send(self, record: Record) -> None:
         """Publishes any record. Raises BrokerError. Any thread may call it."""
         with self._lock:
-            self._send(record)
-
-    def _send(self, record: Record) -> None:
-        self._error = None
-        try:
-            self._producer.produce(
-                self._topic,
-                key=record.record_key.encode(),
-                value=record.encode(),
-                on_delivery=self._delivered,
-            )
-            waiting = self._producer.flush(ACKNOWLEDGE_S_MAX + 1)
-        except KafkaException as exception:
-            raise broker_error(f"can't write to topic {self._topic}", exception) from exception
-        if self._error is not None:
-            raise broker_error(f"can't write to topic {self._topic}", KafkaException(self._error))
-        if waiting:
-            raise BrokerError(f"Kafka: topic {self._topic}: no answer in {ACKNOWLEDGE_S_MAX:.0f} s", NEXT_REACHABLE)
+            self._error = None
+            try:
+                self._producer.produce(
+                    self._topic, key=record.record_key.encode(), value=record.encode(), on_delivery=self._delivered
+                )
+                waiting = self._producer.flush(ACKNOWLEDGE_S_MAX + 1)
+            except KafkaException as exception:
+                raise broker_error(f"can't write to topic {self._topic}", exception) from exception
+            if self._error is not None:
+                raise broker_error(f"can't write to topic {self._topic}", KafkaException(self._error))
+            if waiting:
+                raise BrokerError(f"Kafka: topic {self._topic}: no answer in {ACKNOWLEDGE_S_MAX:.0f} s", NEXT_REACHABLE)
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
         self._error = error

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 from types import FrameType
@@ -29,6 +30,7 @@ from cdc.model.errors import WatershedError
 from cdc.model.job_records import SinkErrorRecord
 from cdc.model.sink_records import JobId
 from cdc.model.topics import Topics
+from cdc.telemetry.process import Telemetry
 from sinks.errors import SinkError
 from sinks.registry import make_sink, open_slots
 from sinks.shaping.sink import shaped
@@ -41,14 +43,15 @@ from spark_jobs.jar_sets import jar_sets
 from spark_jobs.jars.java import spark_java
 from spark_jobs.jars.resolver import resolve_sets
 from spark_jobs.jvm import jvm_failure, jvm_process, kill_python_workers, task_slots
+from spark_jobs.observing import SinkObserver
 from spark_jobs.pipelining import check_versions, start_probe
 from spark_jobs.progress_writer import ProgressWriter
+from spark_jobs.publishing import CutMarks
 from spark_jobs.query_listener import NewestRecords, SinkQueryListener
 from spark_jobs.serving import ServingThread, SinkFile
 from spark_jobs.session import is_submitted, spark_session, submitted_session
 from spark_jobs.sink_thread import FINISH_S_MAX, OpenSink, Portions
 from spark_jobs.sinks_file import SinksFile
-from spark_jobs.sync import CutMarks
 from spark_jobs.task_report import SinkTaskConfig
 from spark_jobs.task_slots import SlotWatch, needed_slots
 
@@ -64,6 +67,7 @@ EXECUTORS_S_MAX: Final = 10.0
 # After the last batch is done: the query's end, and closing clients.
 LEAVE_S_MAX: Final = FINISH_S_MAX + 2.0
 JVM_END_S_MAX: Final = 1.5
+DELIVERY_S_MAX: Final = 0.5  # further seconds
 
 
 def run_sinks(
@@ -71,10 +75,12 @@ def run_sinks(
     names: Sequence[str],
     conditions: Conditions | None = None,
     reread: Callable[[], Config] | None = None,
+    telemetry: Telemetry | None = None,
 ) -> NoReturn:
     """Runs until SIGTERM or SIGINT, then ends the process. Exit code 0: after a request to stop; 1: a sink had an error
     that no restart helps against (the others continued until the request, or had one too). `conditions` receive the
-    state of each sink. `reread`: see SinksFile. Raises ConfigError and StackError before anything is written."""
+    state of each sink. `reread`: see SinksFile. `telemetry`: is closed at the end.
+    Raises ConfigError and StackError before anything is written."""
     openers = _check(config, names)
     reports_to = conditions or Conditions()
     for name in names:
@@ -115,6 +121,9 @@ def run_sinks(
     def opener(name: str, now: Config) -> Callable[[str | None], OpenSink]:
         return partial(_check(now, [name])[name], spark, task_count)
 
+    observer = None
+    if telemetry is not None and (telemetry.has_spans or telemetry.has_lineage):
+        observer = SinkObserver(telemetry, config)
     workers = [
         ServingThread(
             name,
@@ -124,6 +133,7 @@ def run_sinks(
             stop,
             reports_to,
             SinkFile(partial(file.of, name), partial(opener, name), file.follow),
+            observer,
         )
         for name, open_sink in openers.items()
     ]
@@ -146,7 +156,8 @@ def run_sinks(
         thread.join(max(0.0, LEAVE_S_MAX - (time.monotonic() - stopped)))
     code = 1 if any(worker.refusal for worker in workers) else 0
     log.info("stopped", exit_code=code)
-    _leave(spark, code)
+    delivering = None if telemetry is None else telemetry.begin_close()
+    _leave(spark, code, delivering)
 
 
 def started(config: Config, query_count: int) -> tuple[SparkSession, int]:
@@ -230,7 +241,15 @@ def _stored(
         return _transactional(config, name, section, slots, slot or FIRST, Portions(task_count, piece_bytes_max))
 
     def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> SparkBatches:
-        task_config = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
+        task_config = SinkTaskConfig(
+            name,
+            config.kafka,
+            section,
+            config.topics.prefix,
+            generation,
+            slot=slot,
+            functions=section.function_versions,
+        )
         return SparkBatches(task_config, job_id, stores.open_store, send, is_live=True)
 
     sink = make_sink(name, section, config.topics.prefix, slot)
@@ -243,14 +262,22 @@ def _transactional(
 ) -> OpenSink:
     """Opens an SQL sink whose batches the driver merges."""
     from sinks.sql.sink import SqlSink
-    from spark_jobs.cuts import StagingBatches
+    from spark_jobs.cuts import TransactionalBatches
 
     sql = SqlSink.open(section, config.topics.prefix, name=name, slot=slot)
     sink = shaped(sql, section)
 
-    def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> StagingBatches:
-        task_config = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
-        return StagingBatches(task_config, job_id, send, sql, sink)
+    def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> TransactionalBatches:
+        task_config = SinkTaskConfig(
+            name,
+            config.kafka,
+            section,
+            config.topics.prefix,
+            generation,
+            slot=slot,
+            functions=section.function_versions,
+        )
+        return TransactionalBatches(task_config, job_id, send, sql, sink)
 
     return OpenSink(sink, batches, portions, lambda: None, slots, slot)
 
@@ -262,7 +289,7 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
     from sinks.warehouse.sink import WarehouseSink
     from sinks.warehouse.slots import WarehouseSlots, in_slot
     from sinks.warehouse.staging import FOLDER, delete_leftovers, own_folder
-    from spark_jobs.staging import MergingBatches, open_staging
+    from spark_jobs.staging import WarehouseBatches, open_staging
 
     serving = catalog_place(section, config.topics.prefix)
 
@@ -285,10 +312,13 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
         maintenance = Maintenance(SparkEngine(spark, place), time.time, section)
         portions = Portions(task_count, STAGE_PIECE_BYTES_MAX, task_bytes_max=config.spark.bytes_per_write_max)
 
-        def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> MergingBatches:
-            task_config = SinkTaskConfig(name, config.kafka, section, config.topics.prefix, generation, staging)
+        def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> WarehouseBatches:
+            task_config = SinkTaskConfig(
+                *(name, config.kafka, section, config.topics.prefix, generation, staging),
+                functions=section.function_versions,
+            )
             staging_batches = SparkBatches(task_config, job_id, open_staging, send, is_live=False)
-            return MergingBatches(staging_batches, sink, f"{name}/{generation}/{job_id[0]}", section.s3)
+            return WarehouseBatches(staging_batches, sink, f"{name}/{generation}/{job_id[0]}", section.s3)
 
         def maintain() -> None:
             for table in sink.take_due():
@@ -300,9 +330,9 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
     return open_sink
 
 
-def _leave(spark: SparkSession, code: int) -> NoReturn:
+def _leave(spark: SparkSession, code: int, delivering: Future[None] | None) -> NoReturn:
     """Ends at once: a thread that hangs in a call to a store must not hold the process. The JVM ends when its standard
-    input does, and removes its temporary files."""
+    input does, and removes its temporary files. `delivering`: telemetry, which has the time in which the JVM ends."""
     jvm = jvm_process(spark)
     if jvm is not None:
         kill_python_workers(jvm)
@@ -311,6 +341,8 @@ def _leave(spark: SparkSession, code: int) -> NoReturn:
             jvm.wait(JVM_END_S_MAX)
         except subprocess.TimeoutExpired:
             jvm.kill()
+    if delivering is not None:
+        wait([delivering], DELIVERY_S_MAX)
     _end(code)
 
 

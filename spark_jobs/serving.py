@@ -29,6 +29,7 @@ from spark_jobs.build_plan import IN_PLACE, NOT_WRITTEN, UP_TO_DATE, fits
 from spark_jobs.building import Builder
 from spark_jobs.dead_letters import adopted_dead_letters
 from spark_jobs.generations import former_mappings, next_generation, reshaped_tables
+from spark_jobs.observing import SinkObserver
 from spark_jobs.rebuild import ErrorCallback, Rebuild
 from spark_jobs.sink_thread import WATCH_S, OpenSink, PipelineConnections, SinkThread, is_filled_in_place
 from spark_jobs.sinks_file import SinkConfig
@@ -86,9 +87,10 @@ class ServingThread(SinkThread):
         stop: threading.Event,
         conditions: Conditions,
         file: SinkFile | None = None,
+        observer: SinkObserver | None = None,
     ) -> None:
         """`file`: what may change while the sink runs; None: nothing."""
-        super().__init__(name, config, spark, open_sink, stop, conditions)
+        super().__init__(name, config, spark, open_sink, stop, conditions, observer)
         self._file = file
         self._histories: Mapping[TableId, SchemaHistory] = {}  # of this attempt
         self._requests: set[str] = set()  # of rebuilds for the present configuration, that were open in this process
@@ -291,7 +293,8 @@ class ServingThread(SinkThread):
             tables = request.table_ids
             section = self._section if tables is None else self._section.only(sorted(tables))
             open_sink = self._open_sink if tables is None else self._opener(section)
-            return Builder(self.name, self._config_with(section), self._spark, open_sink, target, on_error, request)
+            config = self._config_with(section)
+            return Builder(self.name, config, self._spark, open_sink, target, on_error, request, self._observer)
 
         def publish(record: RebuildRecord) -> None:
             connections.progress.send(record)
@@ -492,7 +495,7 @@ class ServingThread(SinkThread):
         shows the LSN that they were promised.
         """
         if sync is not None:
-            sync.run_housekeeping()
+            sync.housekeeper.work()
         if self._generation is not None:
             connections.control.read()
             # A store that was restored from an older copy may have lost generations; they answer nobody from now on,
@@ -500,7 +503,7 @@ class ServingThread(SinkThread):
             own = [one for one in connections.control.sinks.values() if (one.sink, one.role) == (self.name, "serving")]
             for record in sorted(own, key=lambda one: (one.job, one.generation)):
                 connections.progress.publish(record.model_copy(update={"role": "kept"}))
-            if sync is not None and not rebuild.reaches(sync.applied, SWAP_S_MAX):
+            if sync is not None and not rebuild.reaches(sync.state.applied, SWAP_S_MAX):
                 raise SinkError(
                     f"{self.name}: the new generation did not catch up in {SWAP_S_MAX:.0f} s, while nothing was "
                     "written to the former one",

@@ -6,7 +6,7 @@ import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import wait
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
@@ -26,29 +26,34 @@ from cdc.kafka.signals import deliver
 from cdc.model.condition import Condition
 from cdc.model.control import ProgressRecord, Record
 from cdc.model.errors import ConfigError, WatershedError
+from cdc.model.events import TableId
 from cdc.model.job_records import SinkErrorRecord
 from cdc.model.rejected_rows import dead_letter_table
 from cdc.model.sink_records import STALLED_S, JobId, SinkRecord
 from cdc.model.topics import Topics
 from sinks.contract import Sink
 from sinks.errors import RefusedError, SinkError
+from sinks.schema_history import SchemaHistory
 from sinks.shaping.table import TableShape
 from sinks.slots import FIRST, Slots
 from spark_jobs.applied import AppliedPosition
 from spark_jobs.batches import Batches, MicroBatch
 from spark_jobs.control_reader import ControlReader, ControlUpdate
-from spark_jobs.cuts import StagingBatches
+from spark_jobs.cuts import TransactionalBatches
 from spark_jobs.dead_letters import DeadLetterTopic
 from spark_jobs.failures import reason
 from spark_jobs.generations import Checkpoints, recorded_mappings
 from spark_jobs.jvm import is_cut_off, jvm_failure
+from spark_jobs.lineage import SinkRun
+from spark_jobs.observing import ObservedRun, SinkObserver, new_run_id
 from spark_jobs.progress_writer import ProgressWriter
+from spark_jobs.publishing import CutMarks, JobEnvironment
 from spark_jobs.query_listener import query_name
 from spark_jobs.source import stream_of_sink
 from spark_jobs.source.sink_options import SinkStreamOptions
-from spark_jobs.staging import MergingBatches
+from spark_jobs.staging import WarehouseBatches
 from spark_jobs.starting import with_closings_owed
-from spark_jobs.sync import CutMarks, JobEnvironment, SinkSync
+from spark_jobs.sync import SinkSync
 from spark_jobs.task_errors import error_of_task
 
 log = structlog.get_logger(__name__)
@@ -98,7 +103,7 @@ class OpenSink:
     maintain: Callable[[], None]  # maintenance of the store beside batches
     slots: Slots | None = None  # None: of this store there can only be one generation
     slot: str = FIRST  # that `sink` writes
-    marks: CutMarks | None = None  # see SinkSync
+    marks: CutMarks | None = None
 
     def close(self) -> None:
         self.sink.close()
@@ -145,9 +150,13 @@ class SinkThread(ABC):
         open_sink: Callable[[str | None], OpenSink],
         stop: threading.Event,
         conditions: Conditions,
+        observer: SinkObserver | None = None,
     ) -> None:
-        """`open_sink`: opens it in a slot, None: in the serving one. `conditions`: receives the state of the sink."""
+        """`open_sink`: opens it in a slot, None: in the serving one. `conditions`: receives the state of the sink.
+        `observer`: for telemetry."""
         self.name = name
+        self._observer = observer
+        self._observed: ObservedRun | None = None  # of the present attempt
         self._conditions = conditions
         self.refusal: WatershedError | None = None
         self._config = config
@@ -186,22 +195,30 @@ class SinkThread(ABC):
             self._sync = None
             try:
                 self._run_once()
+                self._end_observed(None)
             except (WatershedError, PySparkException, Py4JError, OSError) as error:
+                self._end_observed(error)
                 ended = jvm_failure(self._spark, JVM_END_S_MAX) if is_cut_off(error) else None
                 self.refusal = ended or (error if self._is_permanent(error) else None)
                 if self.refusal is None and not self._stop.is_set():
                     self._report("retrying", error)
-                    delay_s = RETRY_S_FIRST if self._sync and self._sync.report_count else delay_s
+                    delay_s = RETRY_S_FIRST if self._sync and self._sync.state.report_count else delay_s
                     log.warning("sink restarts", sink=self.name, after_s=delay_s, **_error_fields(error))
                     self._stop.wait(delay_s)
                     delay_s = min(delay_s * 2, RETRY_S_MAX)
             except Exception as error:
                 # An error that Watershed raised: a retry may help or not.
+                self._end_observed(error)
                 log.exception("sink failed", sink=self.name)
                 self.refusal = SinkError(f"{self.name}: {type(error).__name__}", "report this with the log's traceback")
         if self.refusal is not None:
             self._report("stopped", self.refusal)
             log.error("sink stopped", sink=self.name, **_error_fields(self.refusal))
+
+    def _end_observed(self, error: Exception | None) -> None:
+        observed, self._observed = self._observed, None
+        if observed is not None:
+            observed.end(error)
 
     def _is_permanent(self, error: Exception) -> TypeGuard[WatershedError]:
         """Returns whether the error is one that no retry solves."""
@@ -319,25 +336,19 @@ class SinkThread(ABC):
         dead_letters = connections.dead_letters(start.generation)
         if self._section.is_transactional:
             start = with_closings_owed(start, dead_letters.open)
-        position = self._position(connections, start)
+        position = AppliedPosition.of(start)
+        position.add_published(update.progress, update.sweeps)
         held = {schema_history.newest.table for schema_history in control.schema_histories.values()}
         if not start.end_offsets:  # the generation begins again
             dead_letters.publish(dict.fromkeys(dead_letters.open))
-        environment = JobEnvironment(
-            control,
-            partial(self._complete, control),
-            connections.progress.publish,
-            now_us=lambda: time.time_ns() // 1000,
-            wait=self._stop.wait,
-            job_id=self._next_job_id(connections, start),
-            dead_letters=dead_letters,
-            dead_letters_max=self._section.dead_letters_max,
-        )
-        batches = opened.batches(start.generation, environment.job_id, connections.progress.send)
+        job_id = self._next_job_id(connections, start)
+        batches = opened.batches(start.generation, job_id, connections.progress.send)
+        observed = self._observed = self._begin_observed(control, start.generation)
+        publish = connections.progress.publish
         self._stream = SinkStreamOptions(
             name=self.name,
             generation=start.generation,
-            job_id=environment.job_id,
+            job_id=job_id,
             tables=tuple(self._section.tables),
             exclude_tables=tuple(self._section.exclude_tables),
             task_count_max=opened.portions.task_count_max,
@@ -346,37 +357,48 @@ class SinkThread(ABC):
             task_bytes_max=opened.portions.task_bytes_max,
             at_cuts=self._section.is_at_cuts,
         )
-        sync = SinkSync(
+        environment = JobEnvironment(
             opened.sink,
             start.generation,
-            position,
-            environment,
-            batches,
+            batches if observed is None else observed.batches(batches),
+            control,
+            dead_letters,
+            complete=partial(self._complete, control),
+            publish=publish if observed is None else observed.publishing(publish),
+            now_us=lambda: time.time_ns() // 1000,
+            wait=self._stop.wait,
+            job_id=job_id,
+            dead_letters_max=self._section.dead_letters_max,
             may_hold_more=self.role == "serving" and is_filled_in_place(opened),
             at_cuts=self._section.is_at_cuts,
-            transactional=batches if isinstance(batches, StagingBatches) else None,
+            transactional=batches if isinstance(batches, TransactionalBatches) else None,
             marks=opened.marks,
         )
-        if isinstance(batches, MergingBatches):
-            batches.incarnation_of = sync.incarnation_of
+        sync = SinkSync(environment, position)
+        if isinstance(batches, WarehouseBatches):
+            batches.incarnation_of = sync.state.incarnation_of
             if self._section.is_at_cuts:
-                batches.cut_of = sync.cut_of
-        sync.begin(update.schema_histories)
+                batches.cut_of = sync.state.cut_of
+        sync.housekeeper.begin(update.schema_histories)
         # Of tables that the configuration excludes now: after the position that says so, from which they are read again
         # when they are included.
         dead_letters.publish({key: None for key in dead_letters.open if dead_letter_table(key) not in held})
         return sync
 
+    def _begin_observed(self, control: ControlReader, generation: int) -> ObservedRun | None:
+        if self._observer is None:
+            return None
+
+        def histories() -> Mapping[TableId, SchemaHistory]:
+            return control.schema_histories
+
+        run = SinkRun(new_run_id(), self.name, generation, self.role, self._written_as, histories)
+        return self._observer.begin(run)
+
     def _next_job_id(self, connections: PipelineConnections, last: SinkRecord | None) -> JobId:
         """Returns the id of a job that continues all others."""
         numbers = [record.job[0] for record in connections.control.sinks.values() if record.sink == self.name]
         return max([*numbers, last.job[0] if last is not None else 0]) + 1, secrets.token_hex(4)
-
-    def _position(self, connections: PipelineConnections, start: SinkRecord) -> AppliedPosition:
-        """Returns the position, with what was published since."""
-        position = AppliedPosition.of(start)
-        position.add_published(connections.update.progress, connections.update.sweeps)
-        return position
 
     def _complete(self, control: ControlReader, record: SinkRecord) -> SinkRecord:
         excluded = {*map(str, control.excluded), *self._section.excluded_names}
@@ -395,10 +417,10 @@ class SinkThread(ABC):
     def _start(self, sync: SinkSync, generation: int) -> StreamingQuery:
         assert self._stream is not None
         stream = stream_of_sink(self._spark, self._config.kafka, self._topics.prefix, self._stream)
-        query_number = sync.start_query()
+        query_number = sync.state.start_query()
 
         def apply_batch(frame: DataFrame, batch_id: int) -> None:
-            sync.apply_batch(query_number, MicroBatch(frame, batch_id))
+            sync.batch_runner.apply_batch(query_number, MicroBatch(frame, batch_id))
 
         # Jobs of a query run in the pool of the thread that starts it.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{self.name} {self.role}")
@@ -416,15 +438,16 @@ class SinkThread(ABC):
         pause_s = HOUSEKEEPING_PAUSE_S_MIN
         began, is_reported = time.monotonic(), False
         while not self._stop.is_set():
-            sync.has_new_writes.wait(WATCH_S)
+            sync.state.has_new_writes.wait(WATCH_S)
             if self._pause(sync, pause_s):
                 return
             if not query.isActive:
-                raise sync.failure or error_of_query(query) or SinkError(f"{self.name}: the query ended by itself")
+                failure = sync.batch_runner.failure or error_of_query(query)
+                raise failure or SinkError(f"{self.name}: the query ended by itself")
             begun = time.monotonic()
-            sync.run_housekeeping()
+            sync.housekeeper.work()
             took_s = time.monotonic() - begun
-            if not is_reported and (sync.report_count or begun - began >= WORKS_S):
+            if not is_reported and (sync.state.report_count or begun - began >= WORKS_S):
                 is_reported = True
                 self._report("running")
             pause_s = min(max(HOUSEKEEPING_PAUSE_S_MIN, took_s), HOUSEKEEPING_PAUSE_S_MAX)
@@ -433,15 +456,15 @@ class SinkThread(ABC):
 
     def _pause(self, sync: SinkSync, pause_s: float) -> bool:
         """Waits for so long, and longer while a backlog is worked off; says whether there was a request to stop."""
-        begun = time.monotonic()
-        while (waited_s := time.monotonic() - begun) < (HOUSEKEEPING_PAUSE_BEHIND_S if sync.is_behind else pause_s):
+        begun, state = time.monotonic(), sync.state
+        while (waited_s := time.monotonic() - begun) < (HOUSEKEEPING_PAUSE_BEHIND_S if state.is_behind else pause_s):
             if self._stop.wait(min(HOUSEKEEPING_PAUSE_S_MIN, max(0.0, HOUSEKEEPING_PAUSE_BEHIND_S - waited_s))):
                 return True
         return self._stop.is_set()
 
     def _end(self, query: StreamingQuery, sync: SinkSync) -> None:
         """Lets the running batch end, and begins no other."""
-        sync.stop_query()
+        sync.state.stop_query()
         begun = time.monotonic()
         try:
             while query.isActive and query.status["isTriggerActive"]:

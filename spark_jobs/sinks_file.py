@@ -14,7 +14,7 @@ from cdc.model.errors import ConfigError, WatershedError
 log = structlog.get_logger(__name__)
 
 FIXED: Final = ("kafka", "topics", "spark")  # on which the process and all of its sinks rest
-LATER: Final = ("http", "verify")  # which the process has read, and that concern no sink
+LATER: Final = ("http", "verify", "telemetry")  # which the process has read, and that concern no sink
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def open_staging(task_config: SinkTaskConfig, catalog: SchemaCatalog) -> ShapedS
     return ShapedStager(task_config.staging, shapes, schemas, task_config.section)
 
 
-class MergingBatches:
+class WarehouseBatches:
     """Batches whose tasks stage rows, which the driver then merges into the warehouse's tables."""
 
     is_live = False

@@ -67,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from cdc.config.config_file import load_config
     from cdc.config.logs import configure_logs
     from cdc.model.errors import WatershedError
+    from cdc.telemetry.process import open_telemetry
     from spark_jobs.runner import run_sinks
 
     parser = argparse.ArgumentParser(prog="watershed-sinks", description="Run sinks as a job of spark-submit.")
@@ -75,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     configure_logs(level=os.environ.get("CDC_LOG_LEVEL", "info"), as_json=bool(os.environ.get("CDC_LOG_JSON")))
     try:
-        run_sinks(load_config(options.config), options.names, reread=lambda: load_config(options.config))
+        config = load_config(options.config)
+        telemetry = open_telemetry(config.telemetry, config.topics.prefix, "watershed-sinks", has_lineage=True)
+        run_sinks(config, options.names, reread=lambda: load_config(options.config), telemetry=telemetry)
     except WatershedError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -23,6 +23,7 @@ class SinkTaskConfig:
     generation: int
     staging: str = ""  # the URI of the folder for files that the driver merges
     slot: str | None = None  # of the generation, see sinks.slots
+    functions: Mapping[str, str] = field(default_factory=dict)  # of the section's mappings → version, where the job is
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class TaskReport:
     stale: int = 0
     write_s: float = 0.0  # spent in the store's client
     is_behind: bool = False  # more records may follow at once
-    unknown_schema: str = ""  # the error of a record whose schema is not in the catalog
+    unknown_schema: str = ""  # the error of a record whose schema is not in the catalog, or not in the registry
+    next_after_unknown: str = ""  # the next step
     staged: tuple[Any, ...] = ()  # files or rows for a store that the driver writes
     dead_letters: DeadLetterUpdates = field(default_factory=dict)  # dead letters that were opened or closed
     lost: dict[Partition, str] = field(default_factory=dict)  # partitions that are not read on, and why

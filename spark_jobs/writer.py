@@ -14,17 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 
 from cdc.kafka.record_decoding import record_reader
 from cdc.model.errors import WatershedError
+from sinks.shaping.functions.versions import require_versions
 from spark_jobs.arrivals import arriving_pieces
 from spark_jobs.kept import KeptClients
 from spark_jobs.live_reports import LiveReports
-from spark_jobs.pieces import ChangeWriter, PieceWriter
+from spark_jobs.piece_writer import ChangeWriter, PieceWriter
 from spark_jobs.rejections import Rejections
 from spark_jobs.source.piece import Piece, one_binary, to_pieces
 from spark_jobs.task_errors import TaskError
@@ -35,14 +36,6 @@ REPORT_S: Final = 0.1  # between two reports of a running task, unless no record
 
 
 OpenWriter = Callable[[SinkTaskConfig, SchemaCatalog], ChangeWriter]
-
-
-class Reports(Protocol):
-    """The interface of spark_jobs.live_reports.LiveReports."""
-
-    def send(self, report: TaskReport) -> None: ...
-
-    def finish(self, report: TaskReport) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +87,7 @@ class _Kept:
         if held is not None and (held.task_config, held.catalog) == (task_config, catalog.name):
             return held.writer
         self.forget(task_config)
+        require_versions(task_config.functions)
         opened = _Target(task_config, catalog.name, writer.open_target(task_config, catalog))
         return self._targets.keep(task_config.sink, task_config.slot, opened).writer
 
@@ -128,7 +122,7 @@ def write_pieces(writer: StoreWriter, pieces: Iterable[Piece], task: int) -> Tas
     return report
 
 
-def _write_live(writer: PieceWriter, pieces: Iterable[Piece], report: TaskReport, reports: Reports) -> None:
+def _write_live(writer: PieceWriter, pieces: Iterable[Piece], report: TaskReport, reports: LiveReports) -> None:
     reported = 0.0
     for piece in pieces:
         writer.write(piece)  # an empty one waits for the store: none follow at once

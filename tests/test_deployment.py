@@ -143,8 +143,8 @@ def test_images_are_made_from_files_that_are_in_their_context() -> None:
 @pytest.mark.parametrize(
     ("lock", "extras"),
     [
-        ("capture.lock", {"registry", "msk"}),
-        ("sinks.lock", {"search", "aws", "cache", "spark", "warehouse", "registry", "msk"}),
+        ("capture.lock", {"registry", "msk", "telemetry"}),
+        ("sinks.lock", {"search", "aws", "cache", "spark", "warehouse", "registry", "msk", "telemetry"}),
     ],
 )
 def test_images_have_the_packages_that_the_tests_ran_with(lock: str, extras: set[str]) -> None:

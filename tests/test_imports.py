@@ -15,7 +15,7 @@ from tests.support.sources import Source, Violation, imports, references, reposi
 # The folders of cdc/, from the nouns to the daemon: each imports only itself and folders above it in this list.
 FOLDERS: Final = (
     *("model", "pgoutput", "config", "ports", "formats", "outbox", "snapshots", "capture", "tables"),
-    *("postgres", "kafka", "daemon"),
+    *("postgres", "kafka", "daemon", "telemetry"),
 )
 _CDC: Final = {
     f"cdc.{folder}": ("cdc.__version__", *(f"cdc.{above}" for above in FOLDERS[: number + 1]))
@@ -69,6 +69,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "hypothesis": ("tests",),
     "joserfc": ("watershed.http", "tests"),
     "jgo": ("spark_jobs.jars", "tests"),
+    "opentelemetry": ("cdc.telemetry.otlp", "tests"),
     "opensearchpy": ("sinks.search", "watershed.devstack", "watershed.demo", "tests"),
     "prometheus_client": ("watershed.http", "tests"),
     "psutil": ("watershed.devstack", "watershed.demo", "tests"),

@@ -32,7 +32,7 @@ from cdc.pgoutput.messages import (
     Truncate,
     Type,
 )
-from cdc.pgoutput.relations import relation_differs
+from cdc.pgoutput.relations import relation_differs, sent_places
 from cdc.pgoutput.wal_ends import WalEnds
 from cdc.ports.chunk_reader import WATERMARK_PREFIX
 from cdc.snapshots.chunk_engine import SnapshotEngine
@@ -96,6 +96,8 @@ class Assembler:
         self._last_commit_lsn: Lsn | None = None
         self._transaction: OpenTransaction | None = None
         self.received_lsn = resume.resume_lsn  # the newest WAL position that the server reported
+        # Commit LSNs of the first and the last transaction with records since the caller has set it to None.
+        self.commits: tuple[Lsn, Lsn] | None = None
         self.reply_requested = False
         self._wal_ends = WalEnds()
 
@@ -244,6 +246,8 @@ class Assembler:
             self._commit_ts_us = transaction.commit_ts_us
         self.received_lsn = max(self.received_lsn, commit.end_lsn)
         self._last_commit_lsn = transaction.commit_lsn
+        if transaction.published:
+            self.commits = (self.commits or (transaction.commit_lsn,))[0], transaction.commit_lsn
         self._transaction = None
         records += self._side.end(is_published=is_published)
         records += self._snapshots.end(transaction.commit_lsn, self._seq, now_us)
@@ -298,10 +302,16 @@ class Assembler:
     def _describe(self, schema: TableSchema, relation: Relation) -> None:
         self._relations[relation.oid] = relation
         if self._outbox is not None and self._outbox.takes(schema.table):
-            self._outbox.describe_again(relation.oid, schema)
+            self._outbox.describe_again(relation.oid, schema, sent_places(relation))
             self._encoders[relation.oid] = None
             return
-        encoder = TableEncoder(schema, relation, self._context, self._side.metadata)
+        try:
+            encoder = TableEncoder(schema, relation, self._context, self._side.metadata)
+        except UnsupportedChangeError:
+            if schema not in self._leaving:
+                raise
+            self._encoders[relation.oid] = None, schema.topic  # stopped for this reason: its rows are read again
+            return
         self._encoders[relation.oid] = (encoder, schema.topic)
         self._started.discard(relation.oid)
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Final
+from typing import Final, NamedTuple
 
 from cdc.capture.stream_state import StreamState
 from cdc.config.settings import CaptureConfig
@@ -36,6 +36,15 @@ class PositionConstants:
     # Topics of tables that are no longer configured, but part of the half published transaction.
     leaving: Mapping[str, TopicState] = field(default_factory=dict)
     published_lsn: int = 0  # see PositionRecord.published_lsn; when the session begins
+
+
+class OpenContent(NamedTuple):
+    """The records of a Kafka transaction."""
+
+    opened_at: float  # monotonic seconds
+    records: int
+    bytes: int
+    topics: tuple[str, ...]
 
 
 class Publisher:
@@ -64,6 +73,13 @@ class Publisher:
     def is_open(self) -> bool:
         """True if the Kafka transaction holds records."""
         return self._opened_at is not None
+
+    @property
+    def content(self) -> OpenContent | None:
+        """What the open Kafka transaction holds; None if nothing of it comes from the source."""
+        if self._opened_at is None or not self._has_content:
+            return None
+        return OpenContent(self._opened_at, self._rows, self._bytes, tuple(self._produced))
 
     @property
     def would_split(self) -> bool:

@@ -21,6 +21,7 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import is_commit
+from cdc.ports.published_batch import OnPublished, PublishedBatch
 from cdc.ports.stream import Broker, Clock, EndOffsetsRequest, LogStream, Probe, unarmed
 from cdc.snapshots.coordination import Snapshots
 
@@ -81,6 +82,7 @@ class LoopSchedule:
     heartbeats: Heartbeats | None = None
     check_ends: Callable[[Mapping[str, Sequence[int]]], None] = lambda _: None  # of topics, whenever they are known
     awaits_cuts: bool = False  # whether it pauses for one where a steady load leaves none
+    on_published: OnPublished | None = None  # told of each Kafka transaction with records of the source
 
 
 class Capture:
@@ -247,7 +249,11 @@ class Capture:
         position = self._publisher.position(state)
         self._broker.produce([position.to(self._topics.state)], self._while_waiting)
         self._probe("kafka.before-commit")
+        begun_s = self._clock.monotonic()
         self._broker.commit(self._while_waiting)
+        if self._schedule.on_published is not None:
+            self._tell_published(self._schedule.on_published, state, begun_s)
+        self._assembler.commits = None
         self._probe("kafka.after-commit")
         if state.partial is not None:
             self._probe("transaction.part-committed")
@@ -260,6 +266,33 @@ class Capture:
         self._send_status()
         if state.partial is None:
             self._request_cut()
+
+    def _tell_published(self, on_published: OnPublished, state: StreamState, begun_s: float) -> None:
+        """Tells of the Kafka transaction that was committed with `state`. `begun_s`: when its commit began."""
+        content = self._publisher.content
+        if content is None:
+            return
+        now, now_us = self._clock.monotonic(), self._clock.now_us()
+        commits, partial = self._assembler.commits, state.partial
+        if partial is not None:
+            last = Lsn(partial.commit_lsn)
+            commits = (last if commits is None else commits[0], last)
+        on_published(
+            PublishedBatch(
+                begun_us=now_us - round((now - content.opened_at) * 1_000_000),
+                ended_us=now_us,
+                commit_s=now - begun_s,
+                epoch=self._publisher.constants.epoch,
+                position_lsn=state.resume_lsn,
+                commits=commits,
+                commit_ts_us=state.commit_ts_us if partial is None else self._assembler.newest_commit_ts_us,
+                is_partial=partial is not None,
+                records=content.records,
+                rows=state.seq - self._committed.seq,
+                bytes=content.bytes,
+                topics=content.topics,
+            )
+        )
 
     def _idle_position_is_due(self, now: float) -> bool:
         """Returns whether keepalives moved the position while there was nothing to publish."""

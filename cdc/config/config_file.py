@@ -5,7 +5,7 @@ Capture's sections, and how the environment overrides them, are in `cdc.config.s
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Self
@@ -20,6 +20,7 @@ from cdc.config.section import DebeziumSection, OptionText, Section
 from cdc.config.settings import ENV_PREFIX, PipelineConfig, describe, load
 from cdc.config.store_types import SINK_TYPES, SinksConfig, section_class
 from cdc.config.stores import in_source, may_match, shared_names, unmatched_pattern
+from cdc.config.telemetry import TelemetryConfig
 from cdc.config.views import MINUTES, ClockConfig, ViewConfig, view_topics
 from cdc.config.views import problem as problem_of_views
 from cdc.config.yaml_file import read_config_file
@@ -87,10 +88,24 @@ class Config(PipelineConfig):
     spark: SparkConfig = SparkConfig()
     verify: VerifyConfig = VerifyConfig()
     http: HttpConfig = HttpConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
     @property
     def has_sinks_at_cuts(self) -> bool:
         return any(section.is_at_cuts for section in self.sinks.values())
+
+    @property
+    def sink_names(self) -> frozenset[str]:
+        return frozenset(self.sinks)
+
+    def why_published_again(self, table: TableId, dropped: Collection[str], added: Collection[str]) -> str | None:
+        if self.snapshot.after_alter == "always":
+            return "snapshot.after_alter is always"
+        holding = {name: section for name, section in self.sinks.items() if section.holds(table)}
+        if not holding:
+            return super().why_published_again(table, dropped, added)
+        reasons = ((name, section.why_published_again(table, dropped, added)) for name, section in holding.items())
+        return next((f"sink {name} {why}" for name, why in reasons if why is not None), None)
 
     @model_validator(mode="after")
     def _sinks_can_read(self) -> Self:

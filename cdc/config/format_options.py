@@ -27,7 +27,7 @@ class FormatConfig(DebeziumSection):
     # None is the profile's own choice, which for `debezium` is Debezium's default.
     profile: Profile = "readable"
     encoding: Encoding = "json"  # of keys and values of tables' records; others but json need kafka.schema_registry
-    field_name_adjustment_mode: NameAdjustment = "none"  # of columns whose names Avro can't hold
+    field_name_adjustment_mode: NameAdjustment = "none"  # of columns whose names Avro or Protobuf can't hold
     decimal_handling_mode: DecimalMode | None = None
     time_precision_mode: TimeMode | None = None
     binary_handling_mode: BinaryMode | None = None
@@ -67,12 +67,12 @@ class FormatConfig(DebeziumSection):
 
     @model_validator(mode="after")
     def _encoding_is_possible(self) -> Self:
-        if self.encoding == "protobuf":
-            raise ValueError("encoding: protobuf is not there yet: choose json, avro or json_schema")
         if self.encoding != "json" and self.schemas_enable:
             raise ValueError(f"schemas.enable is for encoding json: with {self.encoding} the registry has the schemas")
-        if self.encoding != "avro" and self.field_name_adjustment_mode != "none":
-            raise ValueError(f"field.name.adjustment.mode is for encoding avro: {self.encoding} can hold every name")
+        if self.encoding not in ("avro", "protobuf") and self.field_name_adjustment_mode != "none":
+            raise ValueError(
+                f"field.name.adjustment.mode is for encodings avro and protobuf: {self.encoding} can hold every name"
+            )
         return self
 
     @model_validator(mode="after")

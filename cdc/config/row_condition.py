@@ -11,7 +11,8 @@
     literal    := 'text' | number | TRUE | FALSE
 
 A column's name is folded to lower case unless it is in double quotes. sinks.shaping.condition, which knows the table's
-schema, decides which types may be compared.
+schema, decides which types may be compared. A condition beyond this grammar is an SQL expression
+(sinks.shaping.expressions).
 """
 
 import re
@@ -98,8 +99,13 @@ class Some:
 Condition = Comparison | Membership | IsNull | IsTrue | Not | Every | Some
 
 
+class BeyondGrammarError(ValueError):
+    """The text is no condition of this grammar: it may be an SQL expression. The text says what was expected, and after
+    how many characters."""
+
+
 def parse_condition(text: str) -> Condition:
-    """Parses a condition. Raises ValueError that says what was expected, and after how many characters."""
+    """Parses a condition. Raises BeyondGrammarError, and ValueError for what is no condition in any case."""
     if len(text) > CONDITION_CHARS_MAX:
         raise ValueError(f"a condition has at most {CONDITION_CHARS_MAX} characters")
     parser = _Parser(_tokens(text))
@@ -122,7 +128,7 @@ def _tokens(text: str) -> list[_Token]:
         found = _TOKEN.match(text, at)
         if found is None:
             at += len(text[at:]) - len(text[at:].lstrip())
-            raise ValueError(f"the condition can't be read from character {at + 1} on")
+            raise BeyondGrammarError(f"the condition can't be read from character {at + 1} on")
         kind, value, start = found.lastgroup or "", found[found.lastgroup or 0], found.start(found.lastgroup or 0)
         match kind:
             case "text":
@@ -193,7 +199,7 @@ class _Parser:
             operator = self._advance().value
             right = self._operand()
             if isinstance(left, Constant) and isinstance(right, Constant):
-                raise ValueError("a comparison needs a column on at least one side")
+                raise BeyondGrammarError("a comparison needs a column on at least one side")
             return Comparison(left, operator, right)  # type: ignore[arg-type] # the pattern lists them
         if isinstance(left, ColumnName):
             return IsTrue(left)
@@ -210,8 +216,7 @@ class _Parser:
     def _constant(self) -> Constant:
         operand = self._operand()
         if isinstance(operand, ColumnName):
-            message = f"the list of IN takes literals, not the column {operand.name}"
-            raise ValueError(message)  # noqa: TRY004 - what a user wrote
+            raise BeyondGrammarError(f"the list of IN takes literals, not the column {operand.name}")
         return operand
 
     def _operand(self) -> ColumnName | Constant:
@@ -251,10 +256,10 @@ class _Parser:
         if not self._take(kind, value):
             raise self._unexpected(value.upper())
 
-    def _unexpected(self, wanted: str) -> ValueError:
+    def _unexpected(self, wanted: str) -> BeyondGrammarError:
         token = self._next
         where = "at the end" if token.kind == "end" else f"at character {token.at + 1}"
-        return ValueError(f"the condition needs {wanted} {where}")
+        return BeyondGrammarError(f"the condition needs {wanted} {where}")
 
 
 def _negated(condition: Condition, is_negated: bool) -> Condition:

@@ -8,12 +8,20 @@ message, a log or a repr.
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -47,6 +55,7 @@ class SourceConfig(Section):
     """The PostgreSQL database that is read."""
 
     dsn: SecretStr  # a libpq connection string or URL; must reach the server directly, not through a pooler
+    standby_dsn: SecretStr | None = None  # one standby of that server: it has the slot, and its log is read
     tables: tuple[str, ...] = Field(min_length=1)  # schema.table, and patterns: see cdc/config/table_choice.py
     exclude_tables: tuple[str, ...] = ()  # names and patterns: not captured, although a pattern of `tables` matches
     # What becomes of a table that begins to match a pattern later.
@@ -89,6 +98,13 @@ class SourceConfig(Section):
         require_patterns(value)
         return value
 
+    @field_validator("standby_dsn")
+    @classmethod
+    def _standby(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if value is not None and value == info.data.get("dsn"):
+            raise ValueError("this is source.dsn: name a standby of that server, or leave it out")
+        return value
+
     @model_validator(mode="after")
     def _excluded(self) -> Self:
         for name in self.tables:
@@ -106,6 +122,16 @@ class SourceConfig(Section):
             if len(set(columns)) != len(columns):
                 raise ValueError(f"key_columns of {table} names a column twice")
         return self
+
+    @property
+    def log_server(self) -> Self:
+        """The section with the server that has the slot in place of the one where rows are read and written."""
+        return self if self.standby_dsn is None else self.model_copy(update={"dsn": self.standby_dsn})
+
+    @property
+    def may_be_standby(self) -> bool:
+        """Says whether the server of `dsn` is the one that standby_dsn names."""
+        return self.dsn == self.standby_dsn
 
     @property
     def columns(self) -> ColumnChoice:
@@ -267,6 +293,9 @@ class SnapshotConfig(Section):
     rows_per_s_max: Annotated[float, Field(gt=0)] | None = None
     lag_s_max: Annotated[float, Field(gt=0)] = 1.0  # chunks pause while a backlog is older than this
     split_rows_min: Annotated[int, Field(ge=1)] = 1_000_000  # a table this large is read in several key ranges at once
+    # Whether all rows are published again after DROP COLUMN, and ADD COLUMN with a constant default, also if no store
+    # needs it
+    after_alter: Literal["when_needed", "always"] = "when_needed"
 
 
 class SweepConfig(Section):
@@ -338,6 +367,17 @@ class PipelineConfig(BaseSettings):
         return False
 
     @property
+    def sink_names(self) -> frozenset[str]:
+        """The sinks that capture knows of."""
+        return frozenset()
+
+    def why_published_again(self, table: TableId, dropped: Collection[str], added: Collection[str]) -> str | None:
+        """Returns why all rows of a table have to be published again after these columns were dropped, and these were
+        added with a constant default; None if every reader makes the same of the records that are there."""
+        del table, dropped, added
+        return "only other programs read its topic: no sink of the configuration holds the table"
+
+    @property
     def heals_itself(self) -> bool:
         """Whether capture heals a gap without being asked to."""
         return self.source.on_gap == "heal" or self.snapshot.mode == "when_needed"
@@ -355,9 +395,13 @@ class PipelineConfig(BaseSettings):
         return with_outbox_tables(values)
 
     @model_validator(mode="after")
-    def _outbox_is_configured(self) -> Self:
+    def _source_is_possible(self) -> Self:
         if set(self.source.outbox) != {table.table for table in self.outbox.tables}:
             raise ValueError("source.outbox is filled from section outbox: name tables in outbox.tables")
+        if self.source.standby_dsn is not None and self.snapshot.method == "consistent":
+            raise ValueError(
+                "snapshot.method consistent reads rows where the slot is made: not with source.standby_dsn"
+            )
         if self.source.matched:
             raise ValueError("source.matched is filled from the source: name tables in source.tables")
         return self
@@ -365,6 +409,10 @@ class PipelineConfig(BaseSettings):
     @model_validator(mode="after")
     def _format_is_possible(self) -> Self:
         options = self.format_options  # raises ValueError for a mask of another table
+        if unmasked := next((mask for mask in options.masks if self.source.is_outbox(mask.table)), None):
+            raise ValueError(
+                f"masking names {unmasked.table}.{unmasked.column}, but the events of an outbox table are not masked"
+            )
         if options.encoding != "json" and self.kafka.schema_registry is None:
             raise ValueError(f"format.encoding {options.encoding} needs the section kafka.schema_registry, with url")
         if self.sweep.tombstones and not options.suits_sinks:

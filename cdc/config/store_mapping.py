@@ -9,12 +9,14 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Self
+from contextlib import suppress
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr, field_validator, model_validator
 
 from cdc.config.masking import Mask, MaskOptions
-from cdc.config.row_condition import parse_condition
+from cdc.config.row_condition import BeyondGrammarError, parse_condition
+from cdc.config.row_functions import row_function
 from cdc.config.section import Section
 from cdc.config.table_choice import is_pattern, matches, pattern_of, require_patterns
 from cdc.model.events import TableId
@@ -38,7 +40,12 @@ class TableMapping(Section):
     constants: dict[str, StrictBool | StrictInt | StrictFloat | StrictStr] = Field(default_factory=dict)
     # Further columns, each with an SQL expression over the row; see sinks.shaping.expressions
     computed: dict[str, StrictStr] = Field(default_factory=dict)
-    where: str | None = None  # rows that the store holds; see cdc.config.row_condition
+    # The name of a Python function that computes further columns, or leaves the row out; see cdc.config.row_functions
+    function: str | None = None
+    # How long the function may take for a row. If it takes longer, the row is a dead letter.
+    function_time_limit_s: Annotated[float, Field(gt=0, le=600)] = 5.0
+    # Rows that the store holds; see cdc.config.row_condition, and sinks.shaping.expressions for what it can't read.
+    where: str | None = None
     mask: StoreMasks = StoreMasks()
     as_text: tuple[str, ...] = ()  # columns whose values the store keeps as text: it can then hold every one of them
     # Columns that are null for values that most stores' types lack; the store's column <column>_not_held says so.
@@ -48,7 +55,8 @@ class TableMapping(Section):
     @classmethod
     def _is_condition(cls, where: str | None) -> str | None:
         if where is not None:
-            parse_condition(where)
+            with suppress(BeyondGrammarError):  # an expression is checked where the table's columns are known
+                parse_condition(where)
         return where
 
     @field_validator("constants")
@@ -69,12 +77,22 @@ class TableMapping(Section):
             raise ValueError(f"column {min(left_out)} is both excluded and renamed")
         if both := set(self.as_text) & set(self.as_null):
             raise ValueError(f"column {min(both)} is in as_text and in as_null")
+        if self.function is None and "function_time_limit_s" in self.model_fields_set:
+            raise ValueError("function_time_limit_s is for function")
         targets = [*self.rename.values(), *self.constants, *self.computed]
         if twice := {name for name in targets if targets.count(name) > 1}:
             raise ValueError(f"two columns would be named {min(twice)}")
         if "" in targets:
             raise ValueError("a column needs a name")
         return self
+
+    def stores(self, column: str) -> bool:
+        """Says whether the store has this column, which is not of the key."""
+        return (self.include is None or column in self.include) and column not in self.exclude
+
+    def reshapes(self, column: str) -> bool:
+        """Says whether the store has other values of the column than the source."""
+        return column in (*self.mask.columns, *self.as_text, *self.as_null)
 
     @property
     def is_identity(self) -> bool:
@@ -94,12 +112,14 @@ class TableMapping(Section):
         return cls.model_validate(content)
 
     def fingerprint(self) -> str:
-        """Returns a digest that differs for mappings that make different rows. It does not depend on the key of
-        hashes."""
-        content = self.model_dump(mode="json", exclude={"mask": {"hash_key"}})
+        """Returns a digest that differs for mappings that make different rows. Raises ConfigError for a function that
+        is not installed."""
+        content = self.model_dump(mode="json", exclude={"mask": {"hash_key"}, "function_time_limit_s": True})
         content["exclude"] = sorted(self.exclude)
         content["include"] = None if self.include is None else sorted(self.include)
-        for option in ("as_null", "computed"):  # mappings from before these options keep their fingerprints
+        if self.function is not None:
+            content["function"] = [self.function, row_function(self.function).version]
+        for option in ("as_null", "computed", "function"):  # mappings from before these options keep their fingerprints
             if not content[option]:
                 del content[option]
         key = self.mask.hash_key.get_secret_value().encode() if self.mask.hash_key else b""
@@ -144,6 +164,12 @@ class StoredTables(Section):
     def mapped(self, table: TableId) -> tuple[str, TableMapping]:
         """The entry for the table: its pattern, and its mapping. Of a table without an entry rows stay as they are."""
         return next(((p, entry) for p, entry in self.mapping.items() if matches(p, table)), (str(table), IDENTITY))
+
+    @property
+    def function_versions(self) -> dict[str, str]:
+        """The versions of the mappings' functions, by name. Raises ConfigError for one that is not installed."""
+        names = {entry.function for entry in self.mapping.values() if entry.function is not None}
+        return {name: row_function(name).version for name in sorted(names)}
 
     def with_mappings(self, mappings: Mapping[TableId, TableMapping]) -> Self:
         """Returns a copy in which these tables have other mappings."""

@@ -16,6 +16,7 @@ SNAPSHOT_DAYS: Final = 7.0
 CacheValue = Literal["document", "json", "columns"]
 WarehouseMode = Literal["current", "history", "changelog"]
 JsonForm = Literal["flat_object", "object", "text"]
+CachedJson = Literal["text", "object"]
 
 
 class CacheShape(Section):
@@ -23,6 +24,8 @@ class CacheShape(Section):
 
     key: str | None = None  # a template such as user:{id}; None: <prefix>:<schema>.<table>:<row id>
     value: CacheValue = "document"  # a hash with v and doc; a string of JSON; a hash with a field for each column
+    # Columns of type json and jsonb in a document: their text, or the JSON value itself.
+    json_as: CachedJson = Field(default="text", alias="json")
     ttl_s: Annotated[int, Field(ge=1)] | None = None
     # Templates of further keys, such as user:by_email:{email}. Each is a string that holds the row's primary key.
     lookups: tuple[str, ...] = ()
@@ -37,8 +40,12 @@ class CacheShape(Section):
             raise ValueError("publish and stream are for mode: invalidate")
         if self.mode == "invalidate" and self.key is None:
             raise ValueError("mode: invalidate requires key, the template of the keys that are deleted")
-        if self.mode == "invalidate" and self.model_fields_set & {"value", "ttl_s"}:
-            raise ValueError("value and ttl_s are for mode: upsert; mode: invalidate stores nothing")
+        if self.mode == "invalidate" and self.model_fields_set & {"value", "json_as", "ttl_s"}:
+            raise ValueError("value, json and ttl_s are for mode: upsert; mode: invalidate stores nothing")
+        if self.json_as == "object" and self.value == "columns":
+            raise ValueError(
+                "json: object is for value: document and value: json; with columns a field is a text anyway"
+            )
         return self
 
 

@@ -1,7 +1,7 @@
 """The sections of section `sinks`, one class for each type of store. Those of other packages are in `store_types`."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
@@ -52,6 +52,32 @@ class StoreConfig(StoredTables):
         """Says whether all tables are committed together, so that readers see them at one position. Then a new
         generation can't have tables of the one before, which are at another one than those that were built for it."""
         return False
+
+    def drops_columns(self, table: TableId) -> bool:
+        """Says whether preparing a table removes the values of a dropped column from rows that are there."""
+        del table
+        return False
+
+    @property
+    def fills_columns(self) -> bool:
+        """Says whether preparing a table sets a column that was added with a constant (TableSchema.filled) in rows that
+        are there."""
+        return False
+
+    def why_published_again(self, table: TableId, dropped: Collection[str], added: Collection[str]) -> str | None:
+        """Returns why the store needs all rows of a table that it holds after these columns were dropped, and these
+        were added with a constant, as the end of a sentence about the sink; None if it needs none."""
+        _, mapping = self.mapped(table)
+        if mapping.where is not None or mapping.computed:
+            return "has a mapping with a condition or computed columns"
+        if any(map(mapping.stores, dropped)) and not self.drops_columns(table):
+            return "keeps a dropped column in each row until the row is written again"
+        stored = [name for name in added if mapping.stores(name)]
+        if stored and not self.fills_columns:
+            return "lacks an added column in each row until the row is written again"
+        if any(map(mapping.reshapes, stored)):
+            return "has a mapping that changes the values of an added column"
+        return None
 
     @property
     def no_rebuild(self) -> str | None:
@@ -184,6 +210,9 @@ class WarehouseConfig(StoreConfig, WarehouseOptions):
     def is_at_cuts(self) -> bool:
         return self.tag_interval_s is not None
 
+    def drops_columns(self, table: TableId) -> bool:
+        return self.shape(table).mode == "current"
+
     @property
     def is_flat(self) -> bool:
         return self.iceberg_catalog.is_flat
@@ -243,6 +272,14 @@ class SqlConfig(StoreConfig):
     @property
     def is_at_cuts(self) -> bool:
         return self.is_transactional
+
+    def drops_columns(self, table: TableId) -> bool:
+        del table
+        return True
+
+    @property
+    def fills_columns(self) -> bool:
+        return True
 
     @property
     def is_transactional(self) -> bool:

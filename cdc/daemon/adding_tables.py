@@ -19,7 +19,7 @@ from cdc.model.control import ENDED, SchemaRecord, SnapshotRecord, TopicState
 from cdc.model.errors import ConnectionLost, SourceError, UnsupportedChangeError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.lost_events import NEXT as NEXT_AFTER_LOSS
-from cdc.model.lost_events import LostEventsRecord, lost_records
+from cdc.model.lost_events import lost_before, lost_records
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
@@ -32,6 +32,7 @@ from cdc.postgres.source import (
     add_one_to_publication,
     add_to_publication,
     checked_table,
+    has_rows,
     read_log_end,
 )
 from cdc.postgres.transaction_barrier import Wait, barrier_wait
@@ -171,6 +172,9 @@ class TableAddition:
             source = self._config.source
             found = [self._found(connection, table, publication, captured) for table in joining]
             since_lsn = read_log_end(connection)
+            outboxes = [table for table in joining if source.is_outbox(table)]
+            # Behind that, as a row that is not visible yet may be before the LSN: rather one too many.
+            unread = [table for table in outboxes if table in captured.schemas or has_rows(connection, table)]
         schemas = [schema_of(table, captured.schemas.get(table.table), self._topics) for table in found]
         for schema in schemas:
             log.info("table added", table=str(schema.table), since=format_lsn(since_lsn))
@@ -180,11 +184,7 @@ class TableAddition:
         position = state.position
         assert position is not None, "tables are added to a position"
         now = self._admin.states(topics.values())
-        lost = [
-            LostEventsRecord(epoch=position.epoch, table=str(table), from_lsn=0, to_lsn=since_lsn)
-            for table in joining
-            if source.is_outbox(table) and table in captured.schemas
-        ]
+        lost = [lost_before(table, position.epoch, since_lsn) for table in unread]
         for record in lost:
             log.warning(str(record), next=NEXT_AFTER_LOSS)
         snapshots = {record.table: record for record in state.snapshots}

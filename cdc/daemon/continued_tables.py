@@ -34,7 +34,7 @@ def continued(
             found = checked_table(connection, table, publication, source.chosen(table))
             if is_continued:
                 require_same_keys(known.get(table), found)
-            if not source.is_named(table):
+            if not source.is_outbox(table):
                 require_format(config, None, found)
         except (SourceError, ConfigError) as error:
             if not is_continued and source.is_named(table):

@@ -30,12 +30,12 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.stream import Clock, Probe
 from cdc.postgres.catalog import Publication, continued_schema, read_publication, read_table
-from cdc.postgres.connection import SourceConnection, connect
+from cdc.postgres.connection import SourceConnection, at_slot, connect
 from cdc.postgres.replication import ReplicationConnection
 from cdc.postgres.source import read_flush_lsn, read_slot, source_now
 from cdc.snapshots.jobs import asked_keys
 from cdc.tables.continuity import require_same_source
-from cdc.tables.timelines import Branch, parting
+from cdc.tables.timelines import parting
 
 log = structlog.get_logger(__name__)
 
@@ -79,12 +79,13 @@ class DivergedHeal:
     def _followed(self, connection: SourceConnection, position: PositionRecord) -> tuple[PositionRecord, int] | None:
         """Returns the position on the server's branch, and where the branches part; None if more than the changes that
         never happened stands against it."""
-        with closing(ReplicationConnection(self._config.source)) as replication:
+        with closing(ReplicationConnection(self._config.source.log_server)) as replication:
             identity = replication.identify()
-        switch = parting(position.source, Branch(identity.timeline, identity.ended))
+        switch = parting(position.source, identity.branch)
         if not switch or position.published_below <= switch or highest_epoch(self._config) != position.epoch:
             return None
-        slot = read_slot(connection, self._config.source.slot)
+        with at_slot(self._config.source, connection) as server:
+            slot = read_slot(server, self._config.source.slot)
         publication = self._publication(connection)
         now = source_now(identity, read_flush_lsn(connection), slot, publication)
         try:

@@ -51,7 +51,7 @@ from cdc.model.control import (
 from cdc.model.errors import NEXT_AFTER_OTHER_SERVER, ConnectionLost, GapError, OtherDatabaseError, SourceError
 from cdc.model.events import EPOCH_MAX, TableId, TableSchema, pack_version
 from cdc.model.lost_events import NEXT as NEXT_AFTER_LOSS
-from cdc.model.lost_events import LostEventsRecord, lost_from, lost_records
+from cdc.model.lost_events import LostEventsRecord, lost_before, lost_from, lost_records
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.table_state import TableRecord
 from cdc.model.topic_record import TopicRecord
@@ -60,7 +60,7 @@ from cdc.pgoutput.relations import relation_of
 from cdc.ports.stream import Clock, Probe
 from cdc.postgres.catalog import Publication, continued_schema, read_publication, read_table, schema_of
 from cdc.postgres.catalog_facts import read_facts
-from cdc.postgres.connection import SourceConnection, connect
+from cdc.postgres.connection import SourceConnection, at_slot, connect
 from cdc.postgres.exported_snapshot import SnapshotReader, lock_tables
 from cdc.postgres.replication import (
     SLOT_WAIT_S,
@@ -79,6 +79,7 @@ from cdc.postgres.source import (
     read_log_end,
     read_slot,
 )
+from cdc.postgres.standby_log import StandbyBehindError, create_slot
 from cdc.postgres.transaction_barrier import running
 from cdc.tables.continuity import intact_topics, require_same_database
 from cdc.tables.matching import selection_of
@@ -110,8 +111,9 @@ class Bootstrap:
         """
         epoch = self._next_epoch(previous, heal)
         with ExitStack() as resources, connect(self._source) as connection:
-            replication = ReplicationConnection(self._source)
+            replication = ReplicationConnection(self._source.log_server)
             resources.callback(replication.close)
+            server = resources.enter_context(at_slot(self._source, connection))
             identity = replication.identify()
             left_out: list[TopicRecord] = []
             is_continued = previous is not None or heal is not None
@@ -124,7 +126,7 @@ class Bootstrap:
             if previous is not None and heal is None:
                 self._require_own_slot(previous, identity)
             elif not is_own_slot and not (heal is not None and heal.replaces_slot):
-                require_no_slot(read_slot(connection, self._source.slot), self._config)
+                require_no_slot(read_slot(server, self._source.slot), self._config)
             topics = self._create_topics()
             broker = KafkaBroker(self._config, self._admin, topics.values(), self._should_stop)
             resources.callback(broker.abort)
@@ -135,11 +137,11 @@ class Bootstrap:
             if read_position(self._config) != previous:
                 raise ConnectionLost("another instance has continued meanwhile")
             broker.encode = record_encoding(self._config)
-            slot_now = read_slot(connection, self._source.slot) if is_own_slot else None
+            slot_now = read_slot(server, self._source.slot) if is_own_slot else None
             continues = is_continued and not went_back(previous, slot_now)
             if previous is not None:
                 log.info("healing" if heal else "the last start was interrupted, restarting", epoch=epoch)
-                drop_slot(connection, self._source.slot)
+                drop_slot(server, self._source.slot)
             if is_continued:
                 self._source, left_out = continued(self._config, connection, self._clock.now_us(), is_continued=True)
             publication = self._publication(connection)
@@ -147,12 +149,13 @@ class Bootstrap:
             constants = self._position_constants(epoch, source, publication, topics, previous, continues=continues)
             lost = self._lost_events(previous, heal, epoch)
             self._record_intent(broker, constants, lost)
-            slot = self._create_slot(resources, connection, replication)
+            slot = self._create_slot(resources, connection, replication, server)
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
             captured = self._captured(connection)  # first, so that the next poll sees what changes meanwhile
             schemas = self._describe(connection, publication, is_continued=is_continued)
             selection = selection_of(self._config.source).to(self._topics.state)
-            records = (*(heal.records if heal else ()), selection, *captured, *left_out, *self._completed(lost, slot))
+            events = self._completed(lost, slot) if lost is not None else self._existing_events(slot, epoch)
+            records = (*(heal.records if heal else ()), selection, *captured, *left_out, *events)
             if self._is_chunked(heal):
                 owes = "the snapshot that heals the gap" if heal else "its initial snapshot"
                 compared = self._comparable(constants, schemas, heal)
@@ -366,9 +369,18 @@ class Bootstrap:
         is_moved = heal is not None and heal.moves_to is not None
         return lost.model_copy(update={"from_lsn": 0}) if lost is not None and is_moved else lost
 
-    def _completed(self, lost: LostEventsRecord | None, slot: CreatedSlot) -> list[TopicRecord]:
-        if lost is None:
+    def _existing_events(self, slot: CreatedSlot, epoch: int) -> list[TopicRecord]:
+        """Returns the records of outbox tables that have rows from before the slot: no snapshot publishes them."""
+        outboxes = [table for table in self._source.table_ids if self._source.is_outbox(table)]
+        if not outboxes:
             return []
+        with closing(SnapshotReader(self._source, slot.snapshot_name)) as reader:
+            lost = [lost_before(table, epoch, slot.consistent_point) for table in outboxes if reader.has_rows(table)]
+        for record in lost:
+            log.warning(str(record), next=NEXT_AFTER_LOSS)
+        return [made for record in lost for made in lost_records(self._topics, record)]
+
+    def _completed(self, lost: LostEventsRecord, slot: CreatedSlot) -> list[TopicRecord]:
         ended = lost.ended(slot.consistent_point)
         log.warning(str(ended), next=NEXT_AFTER_LOSS)
         return lost_records(self._topics, ended)
@@ -393,17 +405,25 @@ class Bootstrap:
         broker.commit(do_nothing)
 
     def _create_slot(
-        self, resources: ExitStack, connection: SourceConnection, replication: ReplicationConnection
+        self,
+        resources: ExitStack,
+        connection: SourceConnection,
+        replication: ReplicationConnection,
+        server: SourceConnection,
     ) -> CreatedSlot:
-        """Locks the tables until `resources` are closed, then creates the slot with its exported snapshot."""
+        """Locks the tables until `resources` are closed, then creates the slot with its exported snapshot. `server`: a
+        connection to the server of `replication`."""
         wait_s = SLOT_WAIT_S_FIRST
         while True:
             with ExitStack() as locks:
                 locks.enter_context(closing(lock_tables(self._source)))
                 try:
-                    slot = replication.create_slot(self._source.slot, wait_s)
-                except SlotWaitError:
-                    log.warning("slot creation waits for transactions that began earlier", **running(connection))
+                    slot = create_slot(replication, connection, server, self._source.slot, wait_s)
+                except SlotWaitError as error:
+                    if isinstance(error, StandbyBehindError):
+                        log.warning(error.message, next=error.hint)
+                    else:
+                        log.warning("slot creation waits for transactions that began earlier", **running(connection))
                     if self._should_stop():
                         raise LoadStopped from None
                     wait_s = SLOT_WAIT_S

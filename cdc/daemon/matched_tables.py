@@ -5,6 +5,7 @@ from typing import TypeVar
 import structlog
 
 from cdc.config.settings import PipelineConfig
+from cdc.kafka.state_reader import read_captured
 from cdc.model.errors import WatershedError
 from cdc.model.table_state import SelectionRecord
 from cdc.model.topics import Topics
@@ -18,11 +19,12 @@ NAMED_MAX = 20
 
 
 def read_matches(config: PipelineConfig, record: SelectionRecord | None) -> Matches:
-    """Returns what the patterns match now. Raises ConnectionLost, UnreachableError."""
+    """Returns what the patterns match now. Raises ConnectionLost, UnreachableError, BrokerError."""
     if not config.source.choice.patterns:
         return Matches(())
     with connect(config.source, application="watershed tables") as connection:
-        return match(config.source, existing_tables(connection), record, Topics(config.topics.prefix))
+        existing = existing_tables(connection)
+    return match(config.source, existing, record, Topics(config.topics.prefix), read_captured(config).schemas)
 
 
 def with_matches(config: C, matches: Matches) -> C:

@@ -6,7 +6,7 @@ from pathlib import Path
 from cdc.config.settings import PipelineConfig
 from cdc.formats.profiles import column_formats
 from cdc.model.errors import ConfigError
-from cdc.model.events import TableId
+from cdc.model.events import TableId, TableSchema
 from cdc.model.topics import Topics
 from cdc.outbox.event_stream import OutboxStream
 from cdc.outbox.router import Contract
@@ -36,10 +36,16 @@ def open_outbox(config: PipelineConfig, *, promises_utf8: bool) -> OutboxStream 
     )
 
 
-def require_format(config: PipelineConfig, outbox: OutboxStream | None, table: SourceTable) -> None:
-    """Raises ConfigError or SourceError if no records can be made of the table's rows, or no events of its rows."""
+def require_columns(config: PipelineConfig, table: SourceTable) -> TableSchema:
+    """Returns the table's schema. Raises ConfigError if its columns have no form in records, or masks do not fit."""
     schema = schema_of(table, None, Topics(config.topics.prefix))
     column_formats(schema, config.format_options)
+    return schema
+
+
+def require_format(config: PipelineConfig, outbox: OutboxStream | None, table: SourceTable) -> None:
+    """Raises ConfigError or SourceError if no records can be made of the table's rows, or no events of its rows."""
+    schema = require_columns(config, table)
     if outbox is not None and outbox.takes(schema.table):
         outbox.describe(schema.oid, schema)
     elif config.format.encoding != "json":

@@ -8,10 +8,11 @@ from cdc.config.settings import PipelineConfig
 from cdc.formats.records import EnvelopeContext
 from cdc.formats.unpublishable import Unpublishable
 from cdc.kafka.broker import Encode
-from cdc.kafka.state_reader import Captured, read_captured, read_encodings
+from cdc.kafka.state_reader import Captured, read_captured, read_encodings, read_position
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
+from cdc.kafka.topic_encodings import read_topic_encodings
 from cdc.model.control import EncodingRecord, UnpublishedRecord
-from cdc.model.errors import ConfigError
+from cdc.model.errors import ConfigError, GapError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topics import Topics
 from cdc.postgres.replication import SystemIdentity
@@ -29,11 +30,15 @@ def envelope_context(config: PipelineConfig, identity: SystemIdentity, epoch: in
 
 
 def record_encoding(config: PipelineConfig, captured: Captured | None = None) -> Encode | None:
-    """Returns what encodes the records of tables; None if they are JSON. Raises ConfigError if topics have another
-    encoding, UnreachableError, BrokerError."""
+    """Returns what encodes the records of tables; None if they are JSON. `captured`: None if it is not known whether
+    there is a state. Raises ConfigError if topics have another encoding, UnreachableError, BrokerError."""
+    is_known = captured is not None or _has_position(config)
     captured, recorded = captured or read_captured(config), read_encodings(config)
     encoding, prefix = config.format.encoding, config.topics.prefix
-    require_same_encoding(encoding, config.source.table_ids, captured.schemas, recorded, prefix)
+    found = {} if is_known else _found(config, recorded)
+    tables = captured.schemas.keys() if is_known else recorded.keys() | found.keys()
+    encoded = {table: record for table, record in found.items() if record is not None}
+    require_same_encoding(encoding, config.source.table_ids, tables, recorded | encoded, prefix)
     registry = config.kafka.schema_registry
     if encoding == "json" or registry is None:
         return None
@@ -42,7 +47,23 @@ def record_encoding(config: PipelineConfig, captured: Captured | None = None) ->
     from cdc.kafka.schema_registry import registry_of
 
     options, schemas = config.format_options, captured.schemas.values()
-    return RecordEncoder(registry_of(registry), options, prefix, schemas, recorded).encoded
+    return RecordEncoder(registry_of(registry), options, prefix, schemas, recorded, encoded).encoded
+
+
+def _has_position(config: PipelineConfig) -> bool:
+    try:
+        return read_position(config) is not None
+    except GapError:
+        return False
+
+
+def _found(
+    config: PipelineConfig, recorded: Mapping[TableId, EncodingRecord]
+) -> Mapping[TableId, EncodingRecord | None]:
+    """Returns how topics are encoded of which the state says nothing, because it is lost."""
+    source, topics = config.source, Topics(config.topics.prefix)
+    tables = [table for table in source.table_ids if table not in recorded and not source.is_outbox(table)]
+    return read_topic_encodings(config.kafka, {table: topics.table(table) for table in tables})
 
 
 def check_encoding(config: PipelineConfig) -> None:

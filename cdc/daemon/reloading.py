@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from cdc.config.masking import Mask
 from cdc.config.settings import PipelineConfig, SourceConfig
 from cdc.daemon.matched_tables import with_matches
 from cdc.daemon.outbox_setup import require_format
@@ -36,7 +37,6 @@ SOURCE_OPTIONS: Final = frozenset(
 SECTIONS: Final = frozenset({"source", "masking"})
 STAYS: Final = "the configuration in force stays"
 NAMED_MAX: Final = 10
-_OLD_VALUES: Final = "rows that were published before keep their values until `cdc snapshot start --table` reads them"
 
 
 class Reloading:
@@ -78,6 +78,8 @@ class Reloading:
             except WatershedError as error:
                 raise WatershedError(f"{error.message}: {STAYS}", error.hint) from error
             self._pending = now if said else None
+            if not said:
+                self.in_force = now  # it differs in other processes' sections: capture reads them where it needs them
             return said or "nothing has changed for capture"
 
 
@@ -109,56 +111,50 @@ def _checked(before: PipelineConfig, now: PipelineConfig, at: SourceConfig) -> s
     topics, record = Topics(now.topics.prefix), read_selection(now)
     known = read_captured(now).schemas
     with connect(at, application="watershed reload") as connection:
-        matches = match(now.source, existing_tables(connection), record, topics)
+        matches = match(now.source, existing_tables(connection), record, topics, known)
         require_tables(now.source, matches)
         new = with_matches(now, matches)
         had = [TableId.parse(name) for name in record.tables] if record is not None else [*before.source.table_ids]
         joining = [table for table in new.source.table_ids if table not in had]
         leaving = [table for table in had if table not in new.source.table_ids]
-        remasked = _remasked(before, new, had)
-        columns = _columns(connection, before, new, joining, remasked)
+        columns = _columns(connection, before, new, joining)
         if now.source.columns != before.source.columns:
             now.source.columns.require_meaning(columns)
         now.source.columns.require_unpublished(known[table] for table in new.source.table_ids if table in known)
     said = [_named("joins", "join", joining), _named("leaves", "leave", leaving)]
-    if remasked:
-        said.append(f"{_named('has', 'have', remasked)} other masks in records from now on; {_OLD_VALUES}")
     if now.has_sinks_at_cuts != before.has_sinks_at_cuts:
         said.append("a sink commits at cuts" if now.has_sinks_at_cuts else "no sink commits at cuts")
+    masked = {mask.table for mask in {*before.format_options.masks} ^ {*new.format_options.masks}}
+    if masked := masked.difference(joining, leaving):
+        named = ", ".join(map(str, sorted(masked)))
+        said.append(f"masks of {named} have changed: rows keep their values until cdc snapshot start reads them again")
     return "; ".join(filter(None, said)) or "options of tables have changed"
 
 
-def _remasked(before: PipelineConfig, new: PipelineConfig, had: list[TableId]) -> list[TableId]:
-    """Returns the tables that stay and whose columns are masked otherwise."""
-    masks = {*new.format_options.masks} ^ {*before.format_options.masks}
-    changed = {mask.table for mask in masks}
-    return [table for table in new.source.table_ids if table in had and table in changed]
-
-
 def _columns(
-    connection: SourceConnection,
-    before: PipelineConfig,
-    new: PipelineConfig,
-    joining: list[TableId],
-    remasked: list[TableId],
+    connection: SourceConnection, before: PipelineConfig, new: PipelineConfig, joining: list[TableId]
 ) -> list[tuple[TableId, str]]:
     """Checks the tables that the operator names or whose options changed. Returns the columns of all that were looked
     at, which are all tables if the choice of columns changed."""
     source, columns = new.source, []
     known = read_captured(new).schemas
     publication = read_publication(connection, source.publication, source.table_ids)
+
+    def masks(config: PipelineConfig) -> list[Mask]:
+        return [mask for mask in config.format_options.masks if mask.table == table]
+
     for table in source.table_ids:
-        is_changed = source.chosen(table) != before.source.chosen(table)
-        if not is_changed and table not in joining and table not in remasked:
+        has_other_masks = masks(new) != masks(before)
+        is_changed = has_other_masks or source.chosen(table) != before.source.chosen(table)
+        if not is_changed and table not in joining:
             continue
         try:
             found = checked_table(connection, table, publication, source.chosen(table))
             require_same_keys(known.get(table), found)
             require_format(new, None, found)
-        except (SourceError, ConfigError) as error:
+        except (SourceError, ConfigError):
             has_other_key = source.chosen(table).key != before.source.chosen(table).key
-            is_mask = table in remasked and isinstance(error, ConfigError)  # a mask that can't be applied
-            if is_mask or (source.is_named(table) and (table in joining or has_other_key)):
+            if source.is_named(table) and (table in joining or has_other_key or has_other_masks):
                 raise
             continue  # it is stopped, alone, with this reason
         columns += [(table, name) for name in (*(column.name for column in found.columns), *found.left_out)]

@@ -25,7 +25,8 @@ from cdc.daemon.matched_tables import matched_at_start, read_matches, with_match
 from cdc.daemon.outbox_setup import open_outbox, require_format
 from cdc.daemon.record_making import check_encoding
 from cdc.daemon.reloading import Reloading
-from cdc.daemon.streaming_session import ConfigFile, Session
+from cdc.daemon.streaming_session import ConfigFile, OnTablesPublished, Session
+from cdc.daemon.thread_signals import PROCESS_SIGNALS
 from cdc.kafka.state_reader import read_position, read_selection
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.condition import Condition
@@ -46,13 +47,20 @@ from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.ports.stream import Clock, Probe
-from cdc.postgres.connection import connect, single_hosts
+from cdc.postgres.connection import at_slot, connect, single_hosts
 from cdc.postgres.primaries import PrimaryWatch, find_primary
-from cdc.postgres.replication import ReplicationConnection, SlotInUseError, SlotMissingError, StartLock
+from cdc.postgres.replication import (
+    ReplicationConnection,
+    SlotInUseError,
+    SlotMissingError,
+    StartLock,
+    SystemIdentity,
+)
 from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot, source_now
+from cdc.postgres.standby_log import on_one_timeline, require_log_of_primary
 from cdc.tables.continuity import require_same_database, require_same_source, slot_missing
 from cdc.tables.matching import require_tables
-from cdc.tables.timelines import Branch, follow, start_lsn
+from cdc.tables.timelines import follow, start_lsn
 
 log = structlog.get_logger(__name__)
 
@@ -133,8 +141,10 @@ class Service:
         probe: Probe,
         on_condition: Callable[[Condition], None] = lambda _: None,
         reread: Callable[[], PipelineConfig] | None = None,
+        on_published: OnTablesPublished | None = None,
     ) -> None:
         """`on_condition`: receives each state of the service. `reread`: see Reloading."""
+        self._on_published = on_published
         self._reloading = Reloading(config, reread)
         self._config = config  # with the primary alone, where source.dsn names several servers
         self._probe = probe
@@ -165,7 +175,7 @@ class Service:
             try:
                 require_format(config, outbox, table)
             except (ConfigError, SourceError):
-                if config.source.is_named(table.table):
+                if config.source.is_named(table.table) and not is_running_on:
                     raise
         self._admin.broker_count()
         of_tables = [] if is_running_on else [topics.table(table) for table in config.source.table_ids]
@@ -219,7 +229,8 @@ class Service:
         """Checks history as a start would, without taking the slot. Raises SourceError for a slot of somebody else, and
         GapError if nothing would be published."""
         with connect(self._config.source) as connection:
-            slot = read_slot(connection, self._config.source.slot)
+            with at_slot(self._config.source, connection) as server:
+                slot = read_slot(server, self._config.source.slot)
             # after the slot's LSN and before the log's end: capture may be running
             position = read_position(self._config)
             flush_lsn = read_flush_lsn(connection)
@@ -295,7 +306,7 @@ class Service:
         """Handles SIGHUP as `cdc reload`, and SIGTERM and SIGINT as requests to stop. Work that does not end in time
         (unreachable brokers, a slot that waits for other transactions) is abandoned: a process may die at any point
         without losing anything."""
-        numbers = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+        numbers = set(PROCESS_SIGNALS)
         # A thread waits for them: a handler would run only when the main thread returns from libpq or librdkafka.
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 
@@ -327,22 +338,23 @@ class Service:
                 self._admin.create(self._config.topics, {"dead_letter": [self._topics.dead_letter]})
             position = None if self._heal else read_position(self._config)
             others = self._find_primary(position)
+            require_log_of_primary(self._config.source)
             lock: StartLock | None = None
             if position is None or position.phase != "streaming":
                 lock = resources.enter_context(closing(StartLock(self._config.source)))
                 if not self._wait_for("another instance is starting", lock.try_acquire):
                     return
                 position = self._bootstrapped()
-            connection = ReplicationConnection(self._config.source)
+            connection = ReplicationConnection(self._config.source.log_server)
             resources.callback(connection.close)
             identity = connection.identify()
             require_same_database(position, identity.system_identifier, identity.database)
             patience_s = connection.read_timeout_s()
-            branch = Branch(identity.timeline, identity.ended)
-            from_lsn = start_lsn(position, branch)
+            from_lsn = start_lsn(position, identity.branch)
             connection.set_failover(self._config.source.slot)
-            if not self._take_slot(connection, position, branch, from_lsn):
+            if not self._take_slot(connection, position, identity, from_lsn):
                 return
+            stream = on_one_timeline(resources, self._config.source, connection, identity)
             if self._is_standby:
                 self._require_primary_still()
                 self._reload_by_itself()  # the file may have changed since this process was started
@@ -359,10 +371,11 @@ class Service:
                 self._failures,
                 self._stop.is_set,
                 self._probe,
-                ConfigFile(self.reload, lambda: self._reloading.is_due),
+                ConfigFile(self.reload, lambda: self._reloading.is_due, lambda: self._reloading.in_force),
+                self._on_published,
             )
             capture = session.prepare(
-                resources, connection, identity, patience_s, from_lsn, primaries, self._reads_all_again
+                resources, stream, identity, patience_s, from_lsn, primaries, self._reads_all_again
             )
             self._reads_all_again = False
             self._failures.clear()  # recorded
@@ -427,7 +440,7 @@ class Service:
                 raise ConnectionLost("another server of source.dsn is the primary meanwhile")
 
     def _take_slot(
-        self, connection: ReplicationConnection, position: PositionRecord, branch: Branch, from_lsn: Lsn
+        self, connection: ReplicationConnection, position: PositionRecord, identity: SystemIdentity, from_lsn: Lsn
     ) -> bool:
         """Starts streaming, or waits as standby while another instance does. Returns False after a request to stop."""
         slot, publication = self._config.source.slot, self._config.source.publication
@@ -439,9 +452,8 @@ class Service:
             except SlotInUseError:
                 return False
             except SlotMissingError as error:
-                raise slot_missing(
-                    position, follow(position, branch), f"can't be used any more: {error.message}"
-                ) from error
+                what, now = f"can't be used any more: {error.message}", follow(position, identity.branch)
+                raise slot_missing(position, now, what, is_standby=identity.is_standby) from error
             return True
 
         return self._wait_for(f"another process streams from slot {slot}", try_start)

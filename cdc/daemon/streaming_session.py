@@ -5,9 +5,10 @@ capture is asked to stop.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import structlog
 
@@ -18,8 +19,9 @@ from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_backfill import ToastBackfill
 from cdc.config.settings import PipelineConfig
 from cdc.daemon.adding_tables import AddedTables, AdditionBarrier, TableAddition
+from cdc.daemon.earlier_records import EarlierRecords
 from cdc.daemon.matched_tables import log_left_out, read_matches, with_matches
-from cdc.daemon.outbox_setup import open_outbox, require_format
+from cdc.daemon.outbox_setup import open_outbox, require_columns, require_format
 from cdc.daemon.record_making import envelope_context, make_unpublishable, record_encoding
 from cdc.formats.heartbeats import Heartbeats
 from cdc.formats.records import EnvelopeContext
@@ -31,7 +33,15 @@ from cdc.kafka.state_reader import Captured, StoredState, read_captured, read_pr
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, TopicWatch
 from cdc.kafka.topic_keys import KafkaKeyReader
 from cdc.model.control import PositionRecord, SnapshotRecord, TopicState
-from cdc.model.errors import NEXT_AFTER_GAP, ConfigError, ConnectionLost, GapError, SourceError, UnsupportedChangeError
+from cdc.model.errors import (
+    NEXT_AFTER_GAP,
+    BrokerError,
+    ConfigError,
+    ConnectionLost,
+    GapError,
+    SourceError,
+    UnsupportedChangeError,
+)
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.table_state import TableFacts, TableRecord
@@ -39,15 +49,16 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import RelationColumn
 from cdc.ports.catalog_reader import KnownTable
+from cdc.ports.published_batch import PublishedBatch
 from cdc.ports.source_table import TableDescription
-from cdc.ports.stream import Clock, Probe
+from cdc.ports.stream import Clock, LogStream, Probe
 from cdc.postgres.catalog import Publication, describe, read_publication
 from cdc.postgres.catalog_facts import describe_tables
 from cdc.postgres.catalog_poll import PostgresCatalogReader
 from cdc.postgres.chunks import PostgresChunkReader
-from cdc.postgres.connection import connect
+from cdc.postgres.connection import at_slot, connect
 from cdc.postgres.primaries import PrimaryWatch
-from cdc.postgres.replication import ReplicationConnection, SystemIdentity
+from cdc.postgres.replication import SystemIdentity
 from cdc.postgres.source import read_flush_lsn, read_slot, source_now
 from cdc.postgres.toast_reader import PostgresRowReader
 from cdc.snapshots.chunk_engine import RecordedSnapshots, SnapshotEngine
@@ -94,12 +105,17 @@ class _Capturable:
     facts: Mapping[TableId, TableFacts | None]  # as of the last catalog poll
 
 
+OnTablesPublished = Callable[[Mapping[str, str], PublishedBatch], None]
+"""Told of each Kafka transaction, with topic → schema.table of the captured tables. Must return at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
     """The configuration file, which may be read again while a session lasts."""
 
     reload: Callable[[], str]  # see Service.reload
     is_due: Callable[[], bool]  # whether the session is to end for it
+    in_force: Callable[[], PipelineConfig]  # as it was read last
 
 
 class Session:
@@ -115,9 +131,11 @@ class Session:
         should_stop: Callable[[], bool],
         probe: Probe,
         file: ConfigFile | None = None,
+        on_published: OnTablesPublished | None = None,
     ) -> None:
         """`failures`: tables whose changes could not be published in earlier sessions."""
         self._file = file
+        self._on_published = on_published
         self._config = config
         self._topics = Topics(config.topics.prefix)
         self._admin = admin
@@ -130,18 +148,18 @@ class Session:
     def prepare(
         self,
         resources: ExitStack,
-        connection: ReplicationConnection,
+        stream: LogStream,
         identity: SystemIdentity,
         patience_s: float,
         started_at: Lsn,
         primaries: PrimaryWatch,
         reads_all_again: bool,
     ) -> Capture:
-        """Prepares a session. `connection` streams from `started_at`; the server ends the connection after `patience_s`
+        """Prepares a session. `stream` begins at `started_at`; the server ends the connection after `patience_s`
         of our silence (0: never). Raises GapError if history is not continuous, BrokerError, ConnectionLost."""
 
         def stay_connected() -> None:
-            connection.send_status(started_at, started_at, reply_requested=False)
+            stream.send_status(started_at, started_at, reply_requested=False)
 
         had = read_selection(self._config)
         matches = read_matches(self._config, had)
@@ -167,7 +185,7 @@ class Session:
         unpublishable = make_unpublishable(self._config, self._admin, these.topics, state.unpublished, these.leaving)
         engine = self._engine(these, state, context, sweeps, unpublishable)
         snapshots = self._snapshots(resources, engine, these, found, context)
-        tracker = self._tracker(resources, snapshots, these, found)
+        tracker = self._tracker(resources, snapshots, these, found, context)
         rows = PostgresRowReader(self._config.source, these.publication)
         resources.callback(rows.close)
         since = {schema.table: these.constants.topics[schema.topic].since_lsn for schema in these.schemas}
@@ -181,7 +199,7 @@ class Session:
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         return Capture(
             pipeline=Pipeline(
-                stream=connection,
+                stream=stream,
                 assembler=Assembler(tables, context, resume, engine, tracker, unpublishable, outbox),
                 backfill=ToastBackfill(rows, engine.complete, self._clock, time.sleep, fits=unpublishable.accepts),
                 snapshots=snapshots,
@@ -191,7 +209,7 @@ class Session:
             clock=self._clock,
             topics=self._topics,
             schedule=self._schedule(
-                patience_s, context, self._watch(these, tracker, broker, primaries), self._ends(these)
+                patience_s, context, self._watch(these, tracker, broker, primaries), self._ends(these), these.schemas
             ),
             probe=self._probe,
             should_stop=lambda: (
@@ -209,8 +227,9 @@ class Session:
         context: EnvelopeContext,
         watch: Callable[[], None],
         check_ends: Callable[[Mapping[str, Sequence[int]]], None],
+        schemas: Sequence[TableSchema],
     ) -> LoopSchedule:
-        options = context.format
+        options, names = context.format, {schema.topic: str(schema.table) for schema in schemas}
         return LoopSchedule(
             self._config.capture,
             min(STATUS_INTERVAL_S, patience_s / 4) if patience_s else STATUS_INTERVAL_S,
@@ -218,6 +237,7 @@ class Session:
             Heartbeats(self._topics.prefix, options.heartbeat_interval_ms, schemas_enable=options.schemas_enable),
             check_ends,
             awaits_cuts=self._config.has_sinks_at_cuts,
+            on_published=None if self._on_published is None else partial(self._on_published, names),
         )
 
     def _require_continuity(
@@ -234,7 +254,8 @@ class Session:
         captured = read_captured(self._config)
         with connect(source) as sql:
             flush_lsn = read_flush_lsn(sql)
-            slot = read_slot(sql, source.slot)
+            with at_slot(source, sql) as server:
+                slot = read_slot(server, source.slot)
             publication = read_publication(sql, source.publication, source.table_ids)
             descriptions = {} if publication is None else describe_tables(sql, source, publication)
         position = require_same_source(position, source_now(identity, flush_lsn, slot, publication))
@@ -242,7 +263,7 @@ class Session:
         tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
         descriptions = descriptions | self._without_format(descriptions, tables.joining)
         unread = [t for t in source.table_ids if source.is_outbox(t) or self._config.snapshot.mode == "never"]
-        doubts = self._doubts(position, publication, tables.kept, topics, matches)
+        doubts = self._doubts(position, publication, tables.kept, topics, matches, captured.schemas)
         selection = assign(tables, position, captured.schemas, descriptions, state.tables, doubts, unread)
         source.columns.require_unpublished(selection.kept)
         return _Found(state, position, captured, topics, descriptions, publication, selection)
@@ -250,17 +271,21 @@ class Session:
     def _without_format(
         self, descriptions: Mapping[TableId, TableDescription], joining: Sequence[TableId]
     ) -> dict[TableId, TableDescription]:
-        """Describes the tables that a pattern takes and of whose rows no records can be made: they are stopped, while a
-        table that is named would have ended the start."""
+        """Describes the tables of whose rows no records can be made as they are now: they are stopped, each alone. Of
+        a table that is captured already, a schema for the registry is made with the first record that needs it."""
         barred = {}
-        for table in joining:
-            found = descriptions[table].found
-            if found is None or self._config.source.is_named(table):
+        for table, description in descriptions.items():
+            if description.found is None or self._config.source.is_outbox(table):
                 continue
             try:
-                require_format(self._config, None, found)
+                if table in joining:
+                    require_format(self._config, None, description.found)
+                else:
+                    require_columns(self._config, description.found)
             except (ConfigError, SourceError) as error:
-                barred[table] = replace(descriptions[table], barrier=descriptions[table].barrier or error)
+                barred[table] = replace(
+                    description, error=description.error or error, barrier=description.barrier or error
+                )
         return barred
 
     def _doubts(
@@ -270,8 +295,10 @@ class Session:
         kept: Sequence[TableSchema],
         topics: Mapping[str, TopicDescription],
         matches: Matches,
+        captured: Collection[TableId],
     ) -> Doubts:
-        """Raises GapError where it is not one table that is in doubt, or where its changes can't be read again."""
+        """`captured`: tables that ever were. Raises GapError where it is not one table that is in doubt, or where its
+        changes can't be read again."""
         is_altered = publication.fingerprint != position.publication
         if is_altered and not publication.publishes_all:
             raise GapError("the publication was altered, and leaves out some operations", NEXT_AFTER_GAP)
@@ -288,7 +315,8 @@ class Session:
         unusable = {
             table: problem
             for table in self._config.source.table_ids
-            if (topic := topics.get(self._topics.table(table))) and (problem := self._admin.unusable(topic))
+            if (topic := topics.get(self._topics.table(table)))
+            and (problem := self._admin.unusable(topic) or self._foreign(table, captured, now[topic.name]))
         }
         return Doubts(
             failures=self._failures,
@@ -296,6 +324,16 @@ class Session:
             unusable={**matches.stopped, **unusable},
             are_held=self._are_held,
             is_publication_altered=is_altered,
+        )
+
+    def _foreign(self, table: TableId, captured: Collection[TableId], topic: TopicState) -> BrokerError | None:
+        """Returns why a table can't be added: its topic has records, none of which capture has written."""
+        if table in captured or self._config.source.is_outbox(table) or not any(topic.end_offsets):
+            return None
+        name = self._topics.table(table)
+        return BrokerError(
+            f"topic {name} has records, but table {table} was never captured: another program writes to it",
+            f"choose another topics.prefix; or, if nobody needs the topic, delete it, then cdc table start {table}",
         )
 
     def _capturable(self, broker: KafkaBroker, found: _Found, stay_connected: Callable[[], None]) -> _Capturable:
@@ -461,9 +499,10 @@ class Session:
         snapshots: Snapshots,
         these: _Capturable,
         found: _Found,
+        context: EnvelopeContext,
     ) -> SchemaTracker:
         source, is_half_published = self._config.source, found.position.partial is not None
-        catalog = resources.enter_context(closing(PostgresCatalogReader(source, self._topics)))
+        catalog = resources.enter_context(closing(PostgresCatalogReader(source, self._topics, found.captured.schemas)))
 
         def described(oid: int, sent: Sequence[RelationColumn]) -> Sequence[Column]:
             with connect(source, application="watershed describe") as sql:
@@ -489,6 +528,9 @@ class Session:
             describe=described,
             catalog=catalog,
             rows=snapshots,
+            earlier=EarlierRecords(
+                source, self._file.in_force if self._file is not None else lambda: self._config, context
+            ),
             now_us=self._clock.now_us,
         )
 

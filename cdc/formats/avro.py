@@ -13,28 +13,19 @@ from typing import Any, Final
 import msgspec
 
 from cdc.formats.connect import Node
+from cdc.formats.varints import SHORT, SHORT_BYTES, varint
 
 _read_json: Final = msgspec.json.Decoder().decode
 _FLOAT: Final = struct.Struct("<f").pack
 _DOUBLE: Final = struct.Struct("<d").pack
 _OF_ROWS: Final = frozenset({"sequence", "lsn", "seq", "tx_index"})  # another value in each record
 _CACHED: Final = 4_096  # texts and numbers of envelopes: most are the same in all records of a transaction
-_LOW: Final = [bytes((i & 127 | 128, i >> 7 | 128)) for i in range(1 << 14)]  # 14 bits that others follow
-_LAST: Final = [bytes((i,)) if i < 128 else bytes((i & 127 | 128, i >> 7)) for i in range(1 << 14)]
 
 
 def long(number: int) -> bytes:
     """Zigzag and variable length, of int and long. Raises OverflowError above 64 bits."""
     rest = number << 1 if number >= 0 else ~(number << 1)
-    if rest < 1 << 14:
-        return _LAST[rest]
-    if rest >> 64:
-        raise OverflowError(f"{number} is not a 64-bit integer")
-    low = b""
-    while rest >= 1 << 14:
-        low += _LOW[rest & 16_383]
-        rest >>= 14
-    return low + _LAST[rest]
+    return SHORT_BYTES[rest] if rest < SHORT else varint(rest)
 
 
 def string(text: str) -> bytes:

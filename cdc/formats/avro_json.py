@@ -44,11 +44,16 @@ class JsonOfAvro:
             raise ValueError("not Avro of this schema") from error
         if stream.tell() != len(content):
             raise ValueError("not Avro of this schema: bytes are left")
-        if isinstance(found, dict) and isinstance(source := found.get("source"), dict):
-            for name in _LISTS:
-                if source.get(name, found) is None:
-                    del source[name]
+        without_absent_lists(found)
         return orjson.dumps(self._convert(found))
+
+
+def without_absent_lists(record: Any) -> None:
+    """Removes the lists that are in few records only, where they are null."""
+    if isinstance(record, dict) and isinstance(source := record.get("source"), dict):
+        for name in _LISTS:
+            if source.get(name, record) is None:
+                del source[name]
 
 
 def _same(value: Any) -> Any:

@@ -6,13 +6,12 @@ property `watershed.name`, which is how Watershed's own readers find the column 
 adjusted as Debezium's mode `avro` does: others could not be registered at all.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from cdc.config.format_options import NameAdjustment
 from cdc.formats.connect import Node
-from cdc.model.errors import ConfigError
+from cdc.formats.schema_names import adjusted_schema_name, field_name, mode_of
 
 ORIGINAL_NAME: Final = "watershed.name"
 MAP_ENTRY: Final = "MapEntry"
@@ -36,36 +35,6 @@ _LOGICAL_TYPES: Final[Mapping[str, str]] = {
     f"{_CONNECT_DATA}Timestamp": "timestamp-millis",
 }
 _PRECISION_DEFAULT: Final = 64  # of AvroData
-_VALID_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*").fullmatch
-
-
-def adjusted_schema_name(name: str) -> str:
-    """Returns a full name that Avro accepts: Debezium's SchemaNameAdjuster.AVRO."""
-    first = re.sub(r"[^A-Za-z_]", "_", name[:1]) + (name[:1] if name[:1].isdigit() else "")
-    return first + re.sub(r"[^A-Za-z0-9_.]", "_", name[1:])
-
-
-def adjusted_field_name(name: str, mode: NameAdjustment) -> str:
-    """Returns the field's name in this mode of `field.name.adjustment.mode`, as Debezium's adjusters make it."""
-    if mode == "none":
-        return name
-    if mode == "avro":
-        prefix = "_" if name[:1].isdigit() else ""
-        return prefix + re.sub(r"[^A-Za-z0-9_]", "_", name)
-    units = _utf16(name)
-    first = units[0] if re.fullmatch("[A-Za-z]", units[0]) else _escaped(units[0])
-    return first + "".join(unit if re.fullmatch("[A-Za-z0-9]", unit) else _escaped(unit) for unit in units[1:])
-
-
-def _utf16(text: str) -> list[str]:
-    """Java's characters: code units."""
-    encoded = text.encode("utf-16-be")
-    return [chr(int.from_bytes(encoded[i : i + 2])) for i in range(0, len(encoded), 2)]
-
-
-def _escaped(unit: str) -> str:
-    digits = f"{ord(unit):x}"
-    return f"_u{'00' if len(digits) <= 2 else ''}{digits}"
 
 
 def avro_schema(node: Node, where: str, mode: NameAdjustment = "none") -> Any:
@@ -130,9 +99,10 @@ class _Builder:
 
     def _fields(self, node: Node) -> list[dict[str, Any]]:
         originals: dict[str, str] = {}
+        mode = mode_of(node["name"], self._mode)
         fields = []
         for member in node["fields"]:
-            name = self._field_name(member["field"], originals)
+            name = field_name(member["field"], originals, self._where, mode, "Avro")
             field = {"name": name, "type": self.schema(member)}
             if "default" in member:
                 field["default"] = member["default"]
@@ -142,21 +112,6 @@ class _Builder:
                 field[ORIGINAL_NAME] = member["field"]
             fields.append(field)
         return fields
-
-    def _field_name(self, original: str, originals: dict[str, str]) -> str:
-        name = adjusted_field_name(original, self._mode)
-        if not _VALID_NAME(name):
-            raise ConfigError(
-                f"table {self._where}: Avro can't hold the name of column {original}",
-                "set format.field.name.adjustment.mode to avro or avro_unicode, or leave the column out with "
-                "source.exclude_columns",
-            )
-        if (other := originals.setdefault(name, original)) != original:
-            raise ConfigError(
-                f"table {self._where}: columns {other} and {original} would both be field {name} in Avro",
-                "set format.field.name.adjustment.mode to avro_unicode, or leave one out with source.exclude_columns",
-            )
-        return name
 
     @staticmethod
     def _properties(node: Node) -> dict[str, Any]:

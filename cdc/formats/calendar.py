@@ -43,12 +43,23 @@ def epoch_days(text: str) -> int:
     if found is None:
         raise MalformedValueError("a date in ISO style")
     year = 1 - int(found[1]) if found[4] else int(found[1])
-    cycles, year_of_cycle = divmod(year - 1, _CYCLE_YEARS)
     try:
-        day = date(year_of_cycle + 1, int(found[2]), int(found[3]))
+        return days_of(year, int(found[2]), int(found[3]))
     except ValueError:
         raise MalformedValueError("a date in ISO style") from None
-    return cycles * _CYCLE_DAYS + day.toordinal() - _EPOCH
+
+
+def days_of(year: int, month: int, day: int) -> int:
+    """Returns the days from 1970-01-01 to a date; year 0 is 1 BC. Raises ValueError for a date that does not exist."""
+    cycles, year_of_cycle = divmod(year - 1, _CYCLE_YEARS)
+    return cycles * _CYCLE_DAYS + date(year_of_cycle + 1, month, day).toordinal() - _EPOCH
+
+
+def date_of(days: int) -> tuple[int, int, int]:
+    """Returns year, month and day: the inverse of `days_of`."""
+    cycles, day_of_cycle = divmod(days + _EPOCH - 1, _CYCLE_DAYS)
+    day = date.fromordinal(day_of_cycle + 1)
+    return cycles * _CYCLE_YEARS + day.year, day.month, day.day
 
 
 def time_us(text: str) -> int:
@@ -94,11 +105,9 @@ def interval(text: str) -> Interval:
 
 def iso_date(days: int) -> str:
     """Returns the date as Java prints it: years above 9999 with a plus, 1 BC as 0000, 2 BC as -0001."""
-    cycles, day_of_cycle = divmod(days + _EPOCH - 1, _CYCLE_DAYS)
-    day = date.fromordinal(day_of_cycle + 1)
-    year = cycles * _CYCLE_YEARS + day.year
+    year, month, day = date_of(days)
     sign = "-" if year < 0 else "+" if year > 9999 else ""
-    return f"{sign}{abs(year):04}-{day.month:02}-{day.day:02}"
+    return f"{sign}{abs(year):04}-{month:02}-{day:02}"
 
 
 def iso_time(us: int, digits: int | None = None) -> str:

@@ -20,6 +20,7 @@ with the whole schema, as Kafka Connect's JsonConverter writes them; it reads an
 `cloudevents` the value has attributes in headers or around it: see `cloud_events`.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -27,11 +28,11 @@ from typing import TypeVar
 from cdc.config.format_options import READABLE, FormatOptions
 from cdc.formats import connect
 from cdc.formats.cloud_events import RowAttributes
-from cdc.formats.profiles import column_formats, record_nodes
+from cdc.formats.profiles import ColumnFormat, column_formats, record_nodes
 from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.formats.unavailable import unavailable
 from cdc.formats.utf8 import not_utf8
-from cdc.model.errors import NEXT_AFTER_STOP, MalformedValueError, UnsupportedChangeError
+from cdc.model.errors import NEXT_AFTER_STOP, ConfigError, MalformedValueError, UnsupportedChangeError
 from cdc.model.events import Position, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.sql_names import sql_name
@@ -51,6 +52,7 @@ _OP = ',"op":"'
 _SOURCE = b',"source":{"version":'
 _SCHEMA_VERSION = b',"schema_version":'
 _DELETED = b'"op":"d"'
+_DIGITS = re.compile(rb"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +127,23 @@ OutRecord = tuple[bytes, bytes | Draft | None, Headers]
 _Value = TypeVar("_Value", bytes, Draft)
 
 
+def _formats(schema: TableSchema, options: FormatOptions) -> tuple[ColumnFormat, ...]:
+    """Returns the formats of the columns. Raises UnsupportedChangeError if the configuration does not fit the table any
+    more: a column that it masks was dropped, say."""
+    try:
+        return column_formats(schema, options)
+    except ConfigError as error:
+        raise UnsupportedChangeError(
+            f"table {schema.table} was altered: {error.message}", error.hint, table=schema.table, is_held=False
+        ) from error
+
+
 class TableEncoder:
     """Encodes rows of one table in one schema version as Kafka records.
 
     Call `start_transaction` before the first `encode` of each transaction, and `start_snapshot` or `start_chunk` before
-    the first `copy_row`. Raises UnsupportedChangeError if the relation does not match the schema.
+    the first `copy_row`. Raises UnsupportedChangeError if the relation does not match the schema, or the
+    configuration does not fit it.
     """
 
     def __init__(
@@ -140,7 +154,7 @@ class TableEncoder:
         metadata: TransactionMetadata | None = None,
     ) -> None:
         """`metadata`: of the current transaction, if it is published."""
-        formats = column_formats(schema, context.format)
+        formats = _formats(schema, context.format)
         relation = context.format.columns.marked(relation)
         forms = [found.form for found in formats]
         self._codec = RowCodec(schema, relation, forms)
@@ -456,6 +470,13 @@ class TableEncoder:
     def _set_clock(self, now_us: int) -> None:
         self._clock_us = now_us
         self._clock = f'","ts_ms":{now_us // 1000},"ts_us":{now_us},"ts_ns":{now_us * 1000}{self._end}'
+
+
+def schema_version_of(value: bytes) -> int:
+    """Returns the schema version with which a record's value was written; 0 if it does not say it."""
+    at = value.find(_SCHEMA_VERSION, max(value.rfind(_SOURCE), 0))
+    found = _DIGITS.match(value, at + len(_SCHEMA_VERSION)) if at >= 0 else None
+    return int(found[0]) if found else 0
 
 
 def is_delete(value: bytes) -> bool:

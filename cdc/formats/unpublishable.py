@@ -72,8 +72,20 @@ class Unpublishable:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Returns the number of changes that were not published, by table."""
-        return {str(table): record.dead_letters + record.skipped for table, record in self._records.items()}
+        """Returns the number of changes that were not published, and whose rows were not read again since, by table."""
+        return {str(table): record.open for table, record in self._records.items()}
+
+    def total(self, table: TableId) -> int:
+        """Returns the number of changes of the table that were ever left out."""
+        return self._records[table].total if table in self._records else 0
+
+    def settled(self, table: TableId, total: int) -> list[TopicRecord]:
+        """Takes that all rows were read again since so many changes were left out. Returns the records that say so."""
+        record = self._records.get(table)
+        if record is None or record.settled >= total:
+            return []
+        self._records[table] = record = record.model_copy(update={"settled": total})
+        return [record.to(self.topics.state)]
 
     def accepts(self, record: TopicRecord) -> bool:
         """Says whether the record's topic accepts a record of this size."""

@@ -5,6 +5,7 @@ else is JSON. So a reader needs no option, and a topic may have both.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from cdc.config.schema_registry import SchemaRegistryConfig
 from cdc.config.settings import KafkaConfig
@@ -12,6 +13,11 @@ from cdc.formats.wire_format import HEAD_BYTES, MAGIC
 from cdc.model.errors import ConfigError, WatershedError
 
 _Read = Callable[[bytes], bytes]
+
+NEXT_AFTER_OTHER_SCHEMA: Final = (
+    "check that kafka.schema_registry is the registry with which the topic was written, and was not restored from an "
+    "older copy: an id may have another schema since; otherwise something other than Watershed wrote to this topic"
+)
 
 
 class DamagedRecordError(WatershedError):
@@ -37,7 +43,7 @@ class RecordReader:
         except ValueError as error:
             raise DamagedRecordError(
                 f"it does not have the schema {schema_id} that it names: {error}",
-                "something other than Watershed wrote to this topic: use a topic prefix that nobody else writes to",
+                NEXT_AFTER_OTHER_SCHEMA,
             ) from error
 
     def _open(self, schema_id: int) -> _Read:
@@ -56,7 +62,7 @@ class RecordReader:
         except ValueError as error:
             raise DamagedRecordError(
                 f"a record has schema {schema_id} of the schema registry, and {error}",
-                "something other than Watershed wrote to this topic: use a topic prefix that nobody else writes to",
+                NEXT_AFTER_OTHER_SCHEMA,
             ) from error
         return read
 

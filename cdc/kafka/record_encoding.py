@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from cdc.config.format_options import Encoding, FormatOptions
-from cdc.formats.encodings import Form, forms_of, is_same_form
+from cdc.formats.encodings import Form, Part, forms_of, is_same_form
 from cdc.formats.wire_format import head
 from cdc.kafka.daemon_thread import call_in_thread
 from cdc.kafka.schema_registry import Registry, SchemaRefusedError
@@ -39,6 +39,7 @@ class _Table:
     values: dict[int, tuple[bytes, Form]] = field(default_factory=dict)  # by version: head and form
     key: tuple[bytes, Form] | None = None
     key_id: int | None = None  # recorded
+    value_schema: str | None = None  # recorded
 
 
 class RecordEncoder:
@@ -51,15 +52,17 @@ class RecordEncoder:
         prefix: str,
         schemas: Iterable[TableSchema],
         recorded: Mapping[TableId, EncodingRecord],
+        found: Mapping[TableId, EncodingRecord] | None = None,
     ) -> None:
         """`schemas`, `recorded`: the newest of each captured table, and how its topic is encoded, as our topics have
-        them."""
+        them. `found`: how topics are encoded of which state says nothing."""
         self._registry = registry
         self._options = options
         self._encoding: Encoding = options.encoding
         self._prefix = prefix
         self._topics = Topics(prefix)
         self._recorded = dict(recorded)
+        self._found = dict(found or {})
         self._tables: dict[str, _Table] = {}
         for schema in schemas:
             self._learn(schema)
@@ -76,20 +79,29 @@ class RecordEncoder:
             if record.topic == self._topics.control and record.key.startswith(SchemaRecord.KEY.encode()):
                 schema = SchemaRecord.decode(record.value or b"", "a schema record").table_schema_of()
                 self._learn(schema)
-                if schema.table not in self._recorded:
-                    yield self._record(schema.table, None)
+                yield from self._news(self._tables[schema.topic])
 
     def _learn(self, schema: TableSchema) -> None:
         table = self._tables.setdefault(schema.topic, _Table(schema.table))
         table.schemas[schema.version] = schema
-        if (recorded := self._recorded.get(schema.table)) is not None:
-            table.key_id = recorded.key_schema_id
+        if (known := self._recorded.get(schema.table) or self._found.get(schema.table)) is not None:
+            table.key_id, table.value_schema = known.key_schema_id, known.value_schema
 
-    def _record(self, table: TableId, key_schema_id: int | None) -> TopicRecord:
-        made = self._recorded[table] = EncodingRecord(
-            table_schema=table.schema, table_name=table.name, encoding=self._encoding, key_schema_id=key_schema_id
+    def _record(self, table: _Table) -> EncodingRecord:
+        return EncodingRecord(
+            table_schema=table.table.schema,
+            table_name=table.table.name,
+            encoding=self._encoding,
+            key_schema_id=table.key_id,
+            value_schema=table.value_schema,
         )
-        return made.to(self._topics.state)
+
+    def _news(self, table: _Table) -> Iterator[TopicRecord]:
+        """Yields the record of how the topic is encoded, if it is another one than before."""
+        made = self._record(table)
+        if self._recorded.get(table.table) != made:
+            self._recorded[table.table] = made
+            yield made.to(self._topics.state)
 
     def _row(self, table: _Table, record: TopicRecord, while_waiting: WhileWaiting) -> Iterator[TopicRecord]:
         topic, key, value, headers, destination = record
@@ -100,9 +112,7 @@ class RecordEncoder:
                 found = call_in_thread(lambda: self._open(topic, table, version), while_waiting)
             except (SchemaRefusedError, UnknownIdError, ConfigError) as error:
                 raise stopped(table.table, error) from error
-            recorded = self._recorded.get(table.table)
-            if recorded is None or recorded.key_schema_id != table.key_id:
-                yield self._record(table.table, table.key_id)
+            yield from self._news(table)
         if key and table.key is not None:
             key_head, key_form = table.key
             key = key_head + key_form.encode(key)
@@ -113,14 +123,30 @@ class RecordEncoder:
 
     def _open(self, topic: str, table: _Table, version: int) -> tuple[bytes, Form]:
         """Finds or registers the schemas of one version."""
-        key, value = forms_of(table.schemas[version], self._options, self._prefix)
+        key, value = forms_of(
+            table.schemas[version],
+            self._options,
+            self._prefix,
+            lambda part, name: self._earlier(topic, table, part, name),
+        )
         if key is not None:
             table.key_id = self._key_id(topic, table, key)
             table.key = head(table.key_id), key
         value_id = self._registry.register(topic, "value", value)
         log.info("schema of records", table=str(table.table), version=version, key_id=table.key_id, value_id=value_id)
+        if value.schema_type == "PROTOBUF":
+            table.value_schema = value.schema
         found = table.values[version] = head(value_id), value
         return found
+
+    def _earlier(self, topic: str, table: _Table, part: Part, name: str) -> list[str]:
+        """Returns the schemas whose field numbers are taken: those of the topic's records, and the newest of the
+        subject, which an earlier topic of this name, an aborted transaction or somebody else may have left."""
+        if part == "key" and table.key_id is not None:
+            return [schema for kind, schema in [self._registry.fetch(table.key_id)] if kind == "PROTOBUF"]
+        newest = self._registry.newest(topic, part, name)
+        recorded = [table.value_schema] if part == "value" and table.value_schema is not None else []
+        return recorded + ([newest[1]] if newest is not None and newest[0] == "PROTOBUF" else [])
 
     def _key_id(self, topic: str, table: _Table, key: Form) -> int:
         if table.key_id is None:

@@ -4,16 +4,16 @@ life of the process: a registry that is away matters only where a schema is new.
 
 import threading
 from collections.abc import Callable
-from typing import Final, Literal, NoReturn, Protocol, TypeVar
+from typing import Final, NoReturn, Protocol, TypeVar
 
 import structlog
 
 from cdc.config.schema_registry import SchemaRegistryConfig
-from cdc.formats.encodings import Form, SchemaType, is_same_form
+from cdc.formats.encodings import Form, Part, SchemaType, is_same_form
 from cdc.model.errors import ConfigError, UnknownIdError, UnreachableError, WatershedError
 
 try:
-    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, SchemaRegistryError
+    from confluent_kafka.schema_registry import RegisteredSchema, Schema, SchemaRegistryClient, SchemaRegistryError
 except ImportError as error:  # an extra: it brings an HTTP client of its own
     raise ConfigError(
         f"kafka.schema_registry: the registry's client can't be loaded: {error}",
@@ -29,7 +29,8 @@ NEXT_REFUSED: Final = (
     "register the schema yourself, set the subject's compatibility to one that allows the change, or undo the change"
 )
 _DENIED: Final = (401, 403)
-_PERMANENT: Final = (404, 409, 422)  # answers about the schema or the subject; others are about the registry
+_NOT_FOUND: Final = 404
+_PERMANENT: Final = (_NOT_FOUND, 409, 422)  # answers about the schema or the subject; others are about the registry
 _Answer = TypeVar("_Answer")
 
 
@@ -40,8 +41,12 @@ class SchemaRefusedError(WatershedError):
 class Registry(Protocol):
     """What capture and readers need of a registry."""
 
-    def register(self, topic: str, part: Literal["key", "value"], form: Form) -> int:
+    def register(self, topic: str, part: Part, form: Form) -> int:
         """Returns the id of the form's schema. Raises SchemaRefusedError, UnreachableError."""
+
+    def newest(self, topic: str, part: Part, name: str) -> tuple[str, str] | None:
+        """Returns type and text of the newest schema of the subject of records of this name; None if it has none.
+        Raises SchemaRefusedError, UnreachableError."""
 
     def fetch(self, schema_id: int) -> tuple[str, str]:
         """Returns type and text of a schema. Raises UnknownIdError, UnreachableError."""
@@ -74,7 +79,7 @@ class SchemaRegistry:
                 "choose another format.encoding or another registry",
             )
 
-    def register(self, topic: str, part: Literal["key", "value"], form: Form) -> int:
+    def register(self, topic: str, part: Part, form: Form) -> int:
         """Implements Registry. With `use.latest.version` or without `auto.register.schemas` it only looks it up."""
         subject = self._config.subject(topic, form.name, part)
         with self._lock:
@@ -91,11 +96,9 @@ class SchemaRegistry:
         client, normal = self._client, self._config.normalize_schemas
         schema = Schema(form.schema, schema_type=form.schema_type)
         if self._config.use_latest_version:
-            latest = self._ask(f"has no schema of subject {subject}", lambda: client.get_latest_version(subject))
-            found = latest.schema
-            text = (found.schema_str or "") if found is not None else ""
-            is_same = found is not None and (found.schema_type or "AVRO") == form.schema_type
-            if not (is_same and is_same_form(form.schema_type, text, form.schema)):
+            latest = self._ask(f"has no schema of subject {subject}", lambda: self._latest(subject))
+            kind, text = _type_and_text(latest.schema)
+            if kind != form.schema_type or not is_same_form(form.schema_type, text, form.schema):
                 raise SchemaRefusedError(
                     f"the newest schema of subject {subject} in schema registry {self._config.url} (version "
                     f"{latest.version}) is not that of the table",
@@ -112,6 +115,26 @@ class SchemaRegistry:
             f"refuses a schema for subject {subject}", lambda: client.register_schema(subject, schema, normal)
         )
 
+    def newest(self, topic: str, part: Part, name: str) -> tuple[str, str] | None:
+        """Implements Registry."""
+        subject = self._config.subject(topic, name, part)
+
+        def call() -> RegisteredSchema | None:
+            try:
+                return self._latest(subject)
+            except SchemaRegistryError as error:
+                if error.http_status_code == _NOT_FOUND:
+                    return None
+                raise
+
+        found = self._ask(f"can't say what the newest schema of subject {subject} is", call)
+        return None if found is None else _type_and_text(found.schema)
+
+    def _latest(self, subject: str) -> RegisteredSchema:
+        """Asks the registry itself: somebody may have registered another schema since. Raises SchemaRegistryError."""
+        self._client.clear_latest_caches()  # type: ignore[no-untyped-call]
+        return self._client.get_latest_version(subject)
+
     def fetch(self, schema_id: int) -> tuple[str, str]:
         """Implements Registry."""
         if (known := self._schemas.get(schema_id)) is None:
@@ -120,7 +143,7 @@ class SchemaRegistry:
                 found = self._ask(what, lambda: self._client.get_schema(schema_id))
             except SchemaRefusedError as error:
                 raise UnknownIdError(error.message, NEXT_AFTER_UNKNOWN_ID) from error
-            known = self._schemas[schema_id] = found.schema_type or "AVRO", found.schema_str or ""
+            known = self._schemas[schema_id] = _type_and_text(found)
         return known
 
     def _ask(self, what: str, call: Callable[[], _Answer]) -> _Answer:
@@ -144,6 +167,11 @@ class SchemaRegistry:
         raise UnreachableError(
             f"schema registry {self._config.url} {why}: {answer} (HTTP {status})", NEXT_REACHABLE
         ) from error
+
+
+def _type_and_text(schema: Schema | None) -> tuple[str, str]:
+    """`schema`: as the registry answers, which leaves out the type of Avro."""
+    return ("AVRO", "") if schema is None else (schema.schema_type or "AVRO", schema.schema_str or "")
 
 
 NEXT_AFTER_UNKNOWN_ID: Final = (

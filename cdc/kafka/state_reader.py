@@ -137,6 +137,13 @@ def read_captured(config: PipelineConfig) -> Captured:
     )
 
 
+def read_versions(kafka: KafkaConfig, prefix: str, table: TableId) -> list[TableSchema]:
+    """Returns the versions of a table's schema, in any order. Raises BrokerError, UnreachableError."""
+    topic = Topics(prefix).control
+    records = records_of(SchemaRecord, topic, read_latest(kafka, topic))
+    return [record.table_schema_of() for record in records if record.table == table]
+
+
 def read_lost_events(config: PipelineConfig) -> list[LostEventsRecord]:
     """Returns the records of lost events by epoch, even if the position is damaged. Raises BrokerError,
     UnreachableError."""
@@ -149,6 +156,12 @@ def read_progress(config: PipelineConfig) -> ProgressRecord | None:
     """Returns the last progress record. Raises BrokerError, UnreachableError."""
     topic = Topics(config.topics.prefix).progress
     return record_of(ProgressRecord, ProgressRecord.KEY, topic, read_latest(config.kafka, topic))
+
+
+def read_sinks(config: PipelineConfig) -> tuple[SinkRecord, ...]:
+    """Returns the positions of all generations of all sinks. Raises BrokerError, UnreachableError."""
+    topic = Topics(config.topics.prefix).progress
+    return records_of(SinkRecord, topic, read_latest(config.kafka, topic))
 
 
 def highest_epoch(config: PipelineConfig) -> int:

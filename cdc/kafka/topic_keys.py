@@ -18,6 +18,7 @@ from cdc.config.settings import KafkaConfig
 from cdc.formats.records import EnvelopeContext
 from cdc.formats.row_digests import RowDigests
 from cdc.kafka.record_decoding import record_reader
+from cdc.kafka.state_reader import read_versions
 from cdc.kafka.topic_reader import open_reader
 from cdc.kafka.topic_rows import CACHE_KIBIBYTES, TopicRows
 from cdc.model.errors import BrokerError, UnreachableError, WatershedError
@@ -123,7 +124,8 @@ class KafkaKeyReader:
     def _read_rows(self, request: ReadTopic) -> TopicRows:
         """Reads the topic to the end that it has now."""
         self._forget_rows()
-        rows = TopicRows(RowDigests(request.schema, self._context))
+        versions = read_versions(self._kafka, self._context.prefix, request.schema.table)
+        rows = TopicRows(RowDigests(request.schema, self._context, versions))
         last: dict[bytes, int | None] = {}
         for key, value in self._records(request.schema.topic):
             is_swept = value is not None and request.floor > 0 and version_of(value) < request.floor

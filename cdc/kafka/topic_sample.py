@@ -11,6 +11,7 @@ from typing import Final
 from cdc.config.settings import KafkaConfig
 from cdc.formats.records import is_delete
 from cdc.formats.row_digests import RowDigests
+from cdc.kafka.record_decoding import record_reader
 from cdc.kafka.topic_keys import QUEUE_KIBIBYTES_MAX, version_of
 from cdc.kafka.topic_reader import open_reader
 
@@ -18,11 +19,13 @@ KEYS_MAX: Final = 2_000
 
 
 def read_sample(kafka: KafkaConfig, topic: str, digests: RowDigests, floor: int) -> dict[bytes, int]:
-    """Returns record key → digest of some of the topic's rows. `floor`: rows with a lower version were swept. Raises
-    BrokerError, UnreachableError."""
+    """Returns record key → digest of some of the topic's rows, both of their JSON. `floor`: rows with a lower version
+    were swept. Raises BrokerError, UnreachableError, and what RecordReader.plain raises."""
+    plain = record_reader(kafka).plain
     with open_reader(kafka, settings={"queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX}) as reader:
         messages = (m for partition in reader.partitions(topic) for m in reader.read(topic, partition))
-        return sample(((key, m.value()) for m in messages if (key := m.key()) is not None), digests, floor)
+        records = ((key, plain(m.value())) for m in messages if (key := plain(m.key())) is not None)
+        return sample(records, digests, floor)
 
 
 def sample(

@@ -245,6 +245,9 @@ class SnapshotRecord(PerTableRecord):
     # Record keys: only their rows are read, and those that the table has no row of are deleted. Empty: all rows.
     keys: tuple[str, ...] = ()
     key_order: str | None = None  # digest of the order in which the ranges hold; null before the table is described
+    # Changes of the table that had not been published when it was described first (UnpublishedRecord.total); null
+    # before. A snapshot of all rows publishes their rows.
+    unpublished: int | None = None
     # The snapshot without which committed rows may be missing from the topic, in words: "its initial snapshot". Only a
     # snapshot of all rows that is done clears it. Empty: the topic lacks no row, this snapshot reads rows once more.
     owes: str = ""
@@ -282,13 +285,15 @@ class IncompleteRowsRecord(PerTableRecord):
 
 class EncodingRecord(PerTableRecord):
     """The encoding of a table's topic, where that is not JSON. Written in the Kafka transaction of the table's schema,
-    and again in that of its first record."""
+    and again in that of the first record that changes it."""
 
     KEY = "encoding/"
-    encoding: Literal["avro", "json_schema"]
+    encoding: Literal["avro", "json_schema", "protobuf"]
     # Of the keys, in the schema registry: the same for all records, as another id is another key. Null before the first
     # record, and for a table without a key.
     key_schema_id: U64 | None = None
+    # Encoding protobuf: the newest one, whose field numbers later ones continue, whatever the registry has by then.
+    value_schema: str | None = None
 
 
 class UnpublishedRecord(PerTableRecord):
@@ -298,9 +303,19 @@ class UnpublishedRecord(PerTableRecord):
     KEY = "unpublished/"
     dead_letters: int = 0
     skipped: int = 0
+    settled: int = 0  # of both together: those from before a snapshot of all rows that is done
     position: str = ""  # of the last one in the source
     reason: str = ""  # of the last one
     updated_us: int = 0  # µs since 1970
+
+    @property
+    def total(self) -> int:
+        return self.dead_letters + self.skipped
+
+    @property
+    def open(self) -> int:
+        """The number of changes whose rows may not be in the topic as they are."""
+        return self.total - self.settled
 
 
 class SignalsRecord(Record):
@@ -351,6 +366,8 @@ class SchemaRecord(PerTableRecord):
     topic: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    filled: dict[str, str] = {}  # column → JSON text; this and the next as in TableSchema
+    dropped: tuple[str, ...] = ()
 
     @property
     def record_key(self) -> str:
@@ -366,6 +383,8 @@ class SchemaRecord(PerTableRecord):
             topic=schema.topic,
             key=schema.key,
             columns=schema.columns,
+            filled=dict(schema.filled),
+            dropped=schema.dropped,
         )
 
     def table_schema_of(self) -> TableSchema:
@@ -376,6 +395,8 @@ class SchemaRecord(PerTableRecord):
             topic=self.topic,
             key=self.key,
             columns=self.columns,
+            filled=tuple(self.filled.items()),
+            dropped=self.dropped,
         )
 
 

@@ -1,7 +1,7 @@
 """Tables, columns and schemas, and the numbers that order changes: positions and versions."""
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import Field
@@ -97,6 +97,11 @@ class TableSchema:
     columns: tuple[Column, ...]  # in attribute order, as pgoutput sends them
     key: tuple[str, ...]  # column names of the record key, in key order
     topic: str
+    # What records of the versions before this one lack, and do not say: columns that it added with a constant default,
+    # each with the value of the rows that were there, as JSON text in the records' form.
+    filled: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    # Columns that were dropped without publishing the rows again: records of earlier versions still have their values.
+    dropped: tuple[str, ...] = field(default=(), compare=False)
 
     def has_form_of(self, other: Self) -> bool:
         """Says whether rows have the same records in both: key and columns are the same, except for the oids that

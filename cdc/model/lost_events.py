@@ -1,6 +1,6 @@
-"""Lost events: a gap was healed or an outbox table was added again, and the stream will never bring the events of the
-log before that. The record in the state topic names that part of the log until an operator publishes the rows again.
-Pure.
+"""Lost events: a gap was healed, or an outbox table was added that has rows already or was captured before, and the
+stream will never bring the events of the log before that. The record in the state topic names that part of the log
+until an operator publishes the rows again. Pure.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ NEXT_BEFORE_PRUNING: Final = "cdc outbox republish --since TIME; then they can b
 class LostEventsRecord(Record):
     """The record of a range of LSNs whose events were not published. There is one for each epoch that began after a
     gap, written with the intent of healing and again with the epoch's first position; and one for each table that was
-    added again."""
+    added again, or had rows when it was added."""
 
     KEY = "lost-events/"
     epoch: Epoch
@@ -79,6 +79,12 @@ def lost_from(
         if record.epoch == previous.epoch and not record.table:
             return record.model_copy(update={"epoch": epoch, "to_lsn": 0})
     return None
+
+
+def lost_before(table: TableId, epoch: int, lsn: Lsn) -> LostEventsRecord:
+    """Returns the record for rows of an outbox table that are there when its events begin to be published, from an
+    LSN on: no snapshot reads them."""
+    return LostEventsRecord(epoch=epoch, table=str(table), from_lsn=0, to_lsn=int(lsn))
 
 
 def lost_records(topics: Topics, lost: LostEventsRecord, earlier: Sequence[LostEventsRecord] = ()) -> list[TopicRecord]:

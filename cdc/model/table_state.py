@@ -6,6 +6,8 @@ while capture was down.
 
 from typing import Literal, Self
 
+from pydantic import Field
+
 from cdc.model.control import PerTableRecord, Record
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
@@ -43,6 +45,10 @@ class TableFacts(Record):
     attributes: int = 0  # numbers given to columns so far; 0: not known
     labels: tuple[str, ...] = ()  # oid and xmin of the labels of its enums, also of those within other types
     row_type: str = ""  # xmin of its row type: another one after the table was renamed or moved to another schema
+    # What the stream has announced since: columns that were added with a constant, with the value as in
+    # TableSchema.filled; and whether there were columns of which no later facts say what became of them.
+    announced: dict[str, str] = Field(default_factory=dict)
+    is_unclear: bool = False
 
 
 class SelectionRecord(Record):

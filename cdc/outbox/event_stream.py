@@ -25,6 +25,8 @@ from cdc.outbox.seal import SealKey
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import UNCHANGED, Absent, Delete, Insert, LogicalMessage, Tuple, TupleValue, Update
 
+Places = Sequence[int | None] | None
+
 
 class OutboxWarning(UserWarning):
     """An unexpected change that was left out. Shown once for each kind."""
@@ -63,6 +65,7 @@ class OutboxStream:
         self._options = options
         self._contract = contract
         self._routers: dict[int, tuple[TableSchema, OutboxTable, Router]] = {}
+        self._places: dict[int, Places] = {}  # by relation, of what the server sends
         self._dead_letters = Topics(prefix).outbox_dead_letters  # of messages; those of a table go to its own topic
         self._sealed = sealed
         self._router = self._made(sealed[0].prefix, sealed[0], COLUMNS, KEY, sealed[0].prefix) if sealed else None
@@ -96,18 +99,19 @@ class OutboxStream:
     def takes(self, table: TableId) -> bool:
         return table in self._tables
 
-    def describe(self, oid: int, schema: TableSchema) -> None:
-        """Sets the table and schema of a relation. Raises SourceError for a table that can't be routed."""
+    def describe(self, oid: int, schema: TableSchema, places: Places = None) -> None:
+        """Sets the table and schema of a relation. `places`: see sent_places; None: all columns are captured. Raises
+        SourceError for a table that can't be routed."""
         table = self._tables[schema.table]
         name = f"{self._prefix}.{schema.table.schema}.{schema.table.name}"
         router = self._made(str(schema.table), table, schema.columns, schema.key, name)
-        self._routers[oid] = schema, table, router
+        self._routers[oid], self._places[oid] = (schema, table, router), places
 
-    def describe_again(self, oid: int, schema: TableSchema) -> None:
+    def describe_again(self, oid: int, schema: TableSchema, places: Places = None) -> None:
         """Does the same while streaming, where a table that can't be routed stops alone. Raises
         UnsupportedChangeError."""
         try:
-            self.describe(oid, schema)
+            self.describe(oid, schema, places)
         except SourceError as error:
             raise UnsupportedChangeError(error.message, error.hint, table=schema.table, is_held=False) from error
 
@@ -119,14 +123,18 @@ class OutboxStream:
         """Returns the records of a row change, which begins at its I, U or D byte: one for an insert or for an update
         of the event's id, none for a delete. Raises ProtocolError; UnsupportedChangeError for another update if it is
         configured as fatal."""
-        schema, table, router = self._routers[int.from_bytes(change[1:5], "big")]
+        oid = int.from_bytes(change[1:5], "big")
+        schema, table, router = self._routers[oid]
         former = None
         match decode(change, str(position)):
-            case Insert(new=new):
-                pass
-            case Update(old=old, new=new) if old is not None and not router.is_same_event(old, new):
+            case Insert(new=sent):
+                new = self._captured(oid, sent)
+            case Update(old=sent_old, new=sent) if sent_old is not None and not router.is_same_event(
+                self._captured(oid, sent_old), self._captured(oid, sent)
+            ):
                 # Such an update deletes one event and inserts another
-                former = self._texts(old, schema.table, position)
+                new = self._captured(oid, sent)
+                former = self._texts(self._captured(oid, sent_old), schema.table, position)
             case Update():
                 if table.table_op_invalid_behavior == "fatal":
                     raise UnsupportedChangeError(
@@ -149,6 +157,13 @@ class OutboxStream:
         if UNCHANGED in new:
             return [dead_letters.record(None, "an update left a large value unchanged, so it is not in the log")]
         return [router.route(row, dead_letters, commit_ts_us, former=former)]
+
+    def _captured(self, oid: int, sent: Tuple) -> Tuple:
+        """Returns the values of the columns that leave the source, of those that the server sends."""
+        places = self._places[oid]
+        if places is None or len(places) != len(sent):  # another number is an error, which the caller reports
+            return sent
+        return tuple(value for value, place in zip(sent, places, strict=True) if place is not None)
 
     def _texts(self, values: Tuple, table: TableId, position: Position) -> list[str | None]:
         return [_text(value, table, position, promises_utf8=self._promises_utf8) for value in values]

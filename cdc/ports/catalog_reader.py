@@ -1,7 +1,7 @@
 """The port that polls the source's catalog beside the stream."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from cdc.model.errors import WatershedError
@@ -37,6 +37,9 @@ class DivergedTable:
     error: WatershedError | None
     entry: str
     filled: frozenset[int]  # oids of added partitions that hold rows
+    # Columns that the known facts lack, each with its value in all rows from before it was added, as PostgreSQL prints
+    # it; without those of which there is no such value, or that have none.
+    constants: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,4 +18,5 @@ class SourceNow:
     publication: str | None  # fingerprint; None: there is no such publication
     # The timelines that led to `timeline`, each with the LSN at which it was left; None: the server does not know
     ended: tuple[tuple[int, int], ...] | None = ()
+    is_standby: bool = False  # the server that has the slot
     slot_invalidation: str = ""  # why the server invalidated the slot (PostgreSQL 17 and later)

@@ -1,7 +1,7 @@
 """Reads the source's catalog: schema and key of the captured tables, and the publication."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, LiteralString
 
@@ -79,6 +79,15 @@ SELECT w.oid::int8 AS type_oid, w.modifier AS type_modifier, format_type(w.oid, 
   JOIN base ON base.place = w.place
   JOIN pg_type t ON t.oid = base.oid AND t.typtype <> 'd'
   LEFT JOIN (element JOIN pg_type e ON e.oid = element.oid AND e.typtype <> 'd') ON element.place = w.place
+"""
+
+# A column's value in rows that were written before it was added; one for all of them, in an array. The roots of
+# partitions have none. Elements of an array that another delimiter separates (box) are read as several.
+_CONSTANTS: LiteralString = """
+SELECT a.attname::text, a.attmissingval::text::text[]
+  FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+ WHERE a.attrelid = %(oid)s::int8::oid AND c.relkind = 'r' AND a.attname = ANY (%(names)s::text[])
+   AND a.attnum > 0 AND NOT a.attisdropped AND a.atthasmissing
 """
 
 _PUBLICATION: LiteralString = """
@@ -310,6 +319,15 @@ def describe(connection: psycopg.Connection, oid: int, sent: Sequence[RelationCo
     return columns
 
 
+@says_lost()
+def read_constants(connection: psycopg.Connection, oid: int, names: Collection[str]) -> dict[str, str]:
+    """Returns the value that these columns of a table have in all rows from before they were added, as PostgreSQL
+    prints it. A column that is not there was added without a default, or not every such row has the same value, or the
+    rows were rewritten since. Raises ConnectionLost."""
+    found = connection.execute(_CONSTANTS, {"oid": oid, "names": list(names)}).fetchall()
+    return {name: values[0] for name, values in found if len(values) == 1 and values[0] is not None}
+
+
 def _nameless_column(labels: list[str] | None, **described: Any) -> Column:
     return Column(name="", nullable=True, labels=tuple(labels or ()), **described)
 
@@ -360,8 +378,9 @@ def _record_key(identity: str, primary_key: list[str], identity_index: list[str]
 
 def schema_of(found: SourceTable, before: TableSchema | None, topics: Topics) -> TableSchema:
     """Returns the next version of the table's schema, or `before` if it is unchanged."""
-    version = 1 if before is None else before.version + 1
-    schema = TableSchema(found.table, version, found.oid, found.columns, found.key, topics.table(found.table))
+    version, dropped = (1, ()) if before is None else (before.version + 1, before.dropped)
+    topic = topics.table(found.table)
+    schema = TableSchema(found.table, version, found.oid, found.columns, found.key, topic, dropped=dropped)
     if before is not None and replace(schema, version=before.version) == before:
         return before
     return schema
@@ -371,7 +390,9 @@ def continued_schema(found: SourceTable, before: TableSchema | None, topics: Top
     """Returns what `schema_of` does, but keeps the version of a table that was created again, or is in another database
     now, in the same form: records of that version are records of this table, too."""
     schema = schema_of(found, before, topics)
-    return replace(schema, version=before.version) if before is not None and schema.has_form_of(before) else schema
+    if before is None or not schema.has_form_of(before):
+        return schema
+    return replace(schema, version=before.version, filled=before.filled)
 
 
 def create_publication_statement(name: str, tables: Sequence[TableId]) -> sql.Composed:

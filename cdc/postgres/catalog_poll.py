@@ -3,6 +3,7 @@ cdc/tables/schema_tracking.py).
 """
 
 import queue
+from collections.abc import Collection
 from typing import LiteralString
 
 import psycopg
@@ -16,7 +17,7 @@ from cdc.model.sql_names import sql_name
 from cdc.model.table_state import TableFacts
 from cdc.model.topics import Topics
 from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
-from cdc.postgres.catalog import Publication, existing_tables, read_publication, schema_of
+from cdc.postgres.catalog import Publication, existing_tables, read_constants, read_publication, schema_of
 from cdc.postgres.catalog_facts import describe_table, read_facts
 from cdc.postgres.chunk_statements import watermark_statement
 from cdc.postgres.connection import SourceConnection, read_row, says_lost
@@ -33,9 +34,10 @@ _SETTINGS: LiteralString = "SET synchronous_commit = local; SET lock_timeout = '
 class PostgresCatalogReader:
     """Implements cdc.ports.catalog_reader.CatalogReader. Thread and connection start at the first poll."""
 
-    def __init__(self, source: SourceConfig, topics: Topics) -> None:
-        """`source`: with the tables that its patterns take in this session."""
+    def __init__(self, source: SourceConfig, topics: Topics, captured: Collection[TableId] = ()) -> None:
+        """`source`: with the tables that its patterns take in this session. `captured`: tables that ever were."""
         self._source = source
+        self._captured = frozenset(captured)
         self._selection = selection_of(source)
         self._topics = topics
         self._answers: queue.SimpleQueue[CatalogAnswer | CatalogPollFailed] = queue.SimpleQueue()
@@ -96,7 +98,7 @@ class PostgresCatalogReader:
         if not self._source.choice.patterns:
             return (), ()
         had = set(map(TableId.parse, self._source.matched))
-        now = match(self._source, existing_tables(connection), self._selection, self._topics).taken
+        now = match(self._source, existing_tables(connection), self._selection, self._topics, self._captured).taken
         return tuple(table for table in now if table not in had), tuple(sorted(had.difference(now)))
 
     def _compare(
@@ -117,7 +119,7 @@ class PostgresCatalogReader:
         had = {part.oid for part in known.facts.storage if not part.is_met} if known.facts is not None else set()
         added = {part.oid for part in facts.storage} - had if facts is not None and known.facts is not None else set()
         filled = frozenset(oid for oid in added if _may_hold_rows(connection, oid))
-        return DivergedTable(schema, facts, None, entry, filled)
+        return DivergedTable(schema, facts, None, entry, filled, _constants(connection, known.facts, facts))
 
 
 @says_lost()
@@ -141,6 +143,15 @@ def _missing(connection: SourceConnection, table: TableId, oid: int) -> SourceEr
         f"table {table} was renamed: it is {now} now",
         f"{back}; or name {now} in source.tables instead: its rows are then read into a topic of its own",
     )
+
+
+def _constants(connection: SourceConnection, then: TableFacts | None, now: TableFacts | None) -> dict[str, str]:
+    """Returns the constants of the columns that were added meanwhile."""
+    if then is None or now is None:
+        return {}
+    had = {column.number for column in then.columns}
+    names = [column.name for column in now.columns if column.number not in had and column.has_missing]
+    return read_constants(connection, now.oid, names) if names else {}
 
 
 def _may_hold_rows(connection: SourceConnection, oid: int) -> bool:

@@ -83,8 +83,14 @@ def _parsed(source: SourceConfig) -> dict[str, Any]:
         return conninfo_to_dict(source.dsn.get_secret_value())
     except psycopg.ProgrammingError as error:
         raise ConfigError(
-            "source.dsn is not a PostgreSQL connection string", "for example postgresql://user@host:5432/database"
+            f"{_option(source)} is not a PostgreSQL connection string",
+            "for example postgresql://user@host:5432/database",
         ) from error
+
+
+def _option(source: SourceConfig) -> str:
+    """Returns the name of the option that names the server."""
+    return "source.standby_dsn" if source.may_be_standby else "source.dsn"
 
 
 def _host_count(given: Mapping[str, Any]) -> int:
@@ -127,10 +133,21 @@ def connect(source: SourceConfig, *, application: str = APPLICATION) -> SourceCo
         connection = psycopg.connect(conninfo(source, application=application), autocommit=True)
         connection.execute(SET_WHERE_KNOWN)
     except psycopg.OperationalError as error:
-        raise connect_error(str(error)) from error
+        raise connect_error(str(error), source) from error
     except psycopg.ProgrammingError as error:
-        raise ConfigError(f"source.dsn: {error}", "correct it, or leave it out") from error
+        raise ConfigError(f"{_option(source)}: {error}", "correct it, or leave it out") from error
     return connection
+
+
+@contextmanager
+def at_slot(source: SourceConfig, connection: SourceConnection) -> Iterator[SourceConnection]:
+    """Yields a connection to the server that has the slot: `connection` itself, or one to the standby. Raises as
+    `connect` does."""
+    if source.standby_dsn is None:
+        yield connection
+        return
+    with connect(source.log_server) as standby:
+        yield standby
 
 
 def holds_any_bytes(pgconn: pq.abc.PGconn) -> bool:
@@ -145,8 +162,9 @@ def copy_options(connection: SourceConnection) -> sql.SQL:
     return sql.SQL(" (ENCODING 'SQL_ASCII')" if holds_any_bytes(connection.pgconn) else "")
 
 
-def connect_error(words: str) -> SourceError | UnreachableError:
+def connect_error(words: str, source: SourceConfig) -> SourceError | UnreachableError:
     """Returns the error of a failed connection, with the next step for the server's message."""
+    option = _option(source)
     stated, _, _ = words.partition("\n\tIs the server running")  # libpq's question; our next step answers it
     text = " ".join(stated.split()).removeprefix("connection failed: ")
     if "start WAL sender" in text or "start walsender" in text or "replication role" in text:
@@ -161,7 +179,7 @@ def connect_error(words: str) -> SourceError | UnreachableError:
     if "password authentication failed" in text or "no password supplied" in text:
         return SourceError(
             f"the server refuses the connection: {text}",
-            "correct the user in source.dsn, and the password in PGPASSWORD, ~/.pgpass or source.dsn",
+            f"correct the user in {option}, and the password in PGPASSWORD, ~/.pgpass or {option}",
         )
     if "max_wal_senders" in text:
         return SourceError(
@@ -173,12 +191,12 @@ def connect_error(words: str) -> SourceError | UnreachableError:
     if _TLS.search(text):
         return SourceError(
             f"can't connect with TLS: {text}",
-            "set sslmode=prefer in source.dsn if the network can be trusted; otherwise set up the server's TLS "
-            "(ssl = on), and name its certificate authority in source.dsn (sslrootcert)",
+            f"set sslmode=prefer in {option} if the network can be trusted; otherwise set up the server's TLS "
+            f"(ssl = on), and name its certificate authority in {option} (sslrootcert)",
         )
     if "does not exist" in text:
-        return SourceError(f"can't connect: {text}", "correct database and user in source.dsn")
-    return UnreachableError(f"can't connect to PostgreSQL: {text}", "check source.dsn and that the server runs")
+        return SourceError(f"can't connect: {text}", f"correct database and user in {option}")
+    return UnreachableError(f"can't connect to PostgreSQL: {text}", f"check {option} and that the server runs")
 
 
 def says_too_large(state: str, words: str) -> bool:

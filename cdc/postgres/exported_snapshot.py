@@ -15,6 +15,7 @@ from cdc.model.errors import ConnectionLost, SourceError
 from cdc.model.events import TableId, TableSchema
 from cdc.postgres.chunk_table import size
 from cdc.postgres.connection import SourceConnection, connect, copy_options, lost, says_lost
+from cdc.postgres.source import has_rows
 
 LOCK_WAIT_S = 60
 OWN_LOCK_WAIT_S = 5
@@ -58,6 +59,10 @@ class SnapshotReader:
 
     def close(self) -> None:
         self._connection.close()
+
+    def has_rows(self, table: TableId) -> bool:
+        """Says whether the table has rows. Raises ConnectionLost."""
+        return has_rows(self._connection, table)
 
     @says_lost()
     def estimate(self, schema: TableSchema) -> int:

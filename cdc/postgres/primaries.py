@@ -61,6 +61,7 @@ class PrimaryWatch:
     same database server on a higher timeline."""
 
     def __init__(self, others: Sequence[SourceConfig], identity: SystemIdentity) -> None:
+        """`identity`: of the server that streams."""
         self._others = others
         self._identity = identity
         self._found = ""
@@ -86,10 +87,12 @@ class PrimaryWatch:
                     and seen.system_identifier == self._identity.system_identifier
                     and seen.timeline > self._identity.timeline
                 ):
-                    self._found = (
-                        f"{name_of(other)} was promoted (timeline {seen.timeline}), and the server that streams, on "
-                        f"timeline {self._identity.timeline}, still calls itself a primary: shut that one down"
-                    )
+                    self._found = f"{name_of(other)} was promoted (timeline {seen.timeline})"
+                    if not self._identity.is_standby:
+                        self._found += (
+                            f", and the server that streams, on timeline {self._identity.timeline}, still calls itself "
+                            "a primary: shut that one down"
+                        )
 
 
 def _ask(server: SourceConfig) -> SystemIdentity | Exception:

@@ -7,6 +7,7 @@ position to the server that is not ours.
 import hashlib
 import select
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -29,7 +30,7 @@ from cdc.postgres.connection import (
     says_lost,
     says_too_large,
 )
-from cdc.tables.timelines import Ended, parse_history
+from cdc.tables.timelines import Branch, Ended, parse_history
 
 log = structlog.get_logger(__name__)
 
@@ -52,13 +53,18 @@ SILENCE_S = 45.0
 # undefined_object (publication dropped), object_not_in_prerequisite_state (slot invalidated), undefined_file (WAL
 # segment removed)
 _HISTORY_IS_GONE = {"42704", "55000", "58P01"}
-# connection exceptions, operator intervention (shutdown, terminated)
-_CONNECTION_CLASSES = {"08", "57"}
+# connection exceptions, conflicts of a standby with what it replays, operator intervention (shutdown, terminated)
+_CONNECTION_CLASSES = {"08", "40", "57"}
 _RESOURCES = "53"  # insufficient memory or disk space
 _DATA_EXCEPTION = "22"  # only expressions of row filters are evaluated
 
 
-NEXT_AFTER_STANDBY: Final = "name the primary in source.dsn, or all servers"
+NEXT_AFTER_STANDBY: Final = (
+    "name the primary in source.dsn, or all servers; to read this standby's log: source.standby_dsn, beside the primary"
+)
+ANSWER_S: Final = 5.0  # for a command that a server answers at once
+CANCEL_S: Final = 5.0  # for the answer to a command that was cancelled
+POLL_S: Final = 0.5
 
 
 class SlotInUseError(SourceError):
@@ -94,6 +100,13 @@ class SystemIdentity:
     database: str
     promises_utf8: bool  # whether the server converts all text to UTF-8
     ended: tuple[tuple[int, int], ...] | None = ()  # see SourceNow.ended
+    is_standby: bool = False
+    started: str = ""  # when the server was started, in its own words: no other server has the same
+    replayed: int = 0  # up to which LSN a standby has replayed the log
+
+    @property
+    def branch(self) -> Branch:
+        return Branch(self.timeline, self.ended)
 
     @property
     def server(self) -> tuple[str, str]:
@@ -137,10 +150,11 @@ class ReplicationConnection:
         if pgconn.status != pq.ConnStatus.OK:
             words = pgconn.error_message.decode("utf-8", "replace")
             pgconn.finish()
-            raise connect_error(words)
+            raise connect_error(words, source)
         self._source = source
         self._pgconn = pgconn
         self._slot = ""
+        self.is_standby = False  # as `identify` found it
         self._received_at = self._checked_at = time.monotonic()
         self.notices: list[str] = []
         pgconn.notice_handler = self._on_notice
@@ -157,14 +171,33 @@ class ReplicationConnection:
     # ---- commands
 
     def identify(self) -> SystemIdentity:
-        """Returns what identifies the server and its log. Raises StandbyError for a server in recovery: it may have a
-        slot of our name, which is not usable before a promotion."""
+        """Returns what identifies the server and its log. Raises StandbyError for a server in recovery that
+        source.standby_dsn does not name: it may have a slot of our name, which is not usable before a promotion."""
         self._row(SET_WHERE_KNOWN)  # a standby instance and the owner of a snapshot are idle for a long time
-        if self._row("SELECT pg_is_in_recovery()") == ["t"]:
+        in_recovery, started, replayed = self._row(
+            "SELECT pg_is_in_recovery(), pg_postmaster_start_time()::text, coalesce(pg_last_wal_replay_lsn(), '0/0')"
+        )
+        self.is_standby = in_recovery == "t"
+        if self.is_standby and not self._source.may_be_standby:
             raise StandbyError("PostgreSQL: the server is a standby, which accepts no watermarks", NEXT_AFTER_STANDBY)
         row = self._row("IDENTIFY_SYSTEM")
         timeline = int(row[1])
-        return SystemIdentity(row[0], timeline, row[3], not holds_any_bytes(self._pgconn), self._read_history(timeline))
+        return SystemIdentity(
+            row[0],
+            timeline,
+            row[3],
+            not holds_any_bytes(self._pgconn),
+            self._read_history(timeline),
+            self.is_standby,
+            started,
+            parse_lsn(replayed),
+        )
+
+    def timeline(self) -> int:
+        """Returns the timeline of what the server has replayed or written. Raises ConnectionLost, also if it does not
+        answer within ANSWER_S."""
+        result = self._answer("IDENTIFY_SYSTEM", ANSWER_S)
+        return int(self._values(self._checked(result, "IDENTIFY_SYSTEM", pq.ExecStatus.TUPLES_OK))[1])
 
     def _read_history(self, timeline: int) -> Ended | None:
         """Returns the timelines that led to this one; None if the server has lost the file."""
@@ -178,6 +211,14 @@ class ReplicationConnection:
     def read_timeout_s(self) -> float:
         """Returns wal_sender_timeout in seconds, after which the server closes a silent connection. 0: never."""
         return int(self._row("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")[0]) / 1000
+
+    def create_standby_slot(self, name: str, wait_s: float, meanwhile: Callable[[], None]) -> CreatedSlot:
+        """Creates a logical slot for pgoutput on a standby, without a snapshot. `meanwhile` is called every POLL_S:
+        creation waits for a record that only the primary writes, and no lock, so that lock_timeout does not end
+        it. Raises SlotExistsError; SlotWaitError after `wait_s` seconds."""
+        command = f'CREATE_REPLICATION_SLOT "{name}" LOGICAL pgoutput NOEXPORT_SNAPSHOT'
+        row = self._values(self._checked(self._answer(command, wait_s, meanwhile), command, pq.ExecStatus.TUPLES_OK))
+        return CreatedSlot(parse_lsn(row[1]), "")
 
     def create_slot(self, name: str, wait_s: int = SLOT_WAIT_S) -> CreatedSlot:
         """Creates a logical slot for pgoutput and exports its snapshot, which lasts until the next command on this
@@ -194,8 +235,8 @@ class ReplicationConnection:
     def set_failover(self, name: str) -> None:
         """Gives the existing slot the option FAILOVER, or takes it away, as configured. Does nothing while the slot is
         in use or missing. A server that refuses is no obstacle: the slot is then lost at a promotion, which is a
-        gap."""
-        if self._pgconn.server_version < FAILOVER_VERSION:
+        gap. A standby's slot can't have it."""
+        if self._pgconn.server_version < FAILOVER_VERSION or self.is_standby:
             return
         wanted = self._has_failover
         query = f"SELECT failover, active FROM pg_replication_slots WHERE slot_name = '{name}'"  # noqa: S608 - [a-z0-9_]
@@ -232,13 +273,46 @@ class ReplicationConnection:
         self._received_at = time.monotonic()
 
     def _row(self, command: str) -> list[str]:
-        result = self._exec(command, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+        return self._values(self._exec(command, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK))
+
+    @staticmethod
+    def _values(result: pq.abc.PGresult) -> list[str]:
         return [(result.get_value(0, i) or b"").decode() for i in range(result.nfields)] if result.ntuples else []
 
     def _exec(self, command: str, *expected: pq.ExecStatus) -> pq.abc.PGresult:
         if self._pgconn.status != pq.ConnStatus.OK:
             raise lost("the connection is closed")
-        result = self._pgconn.exec_(command.encode())
+        return self._checked(self._pgconn.exec_(command.encode()), command, *expected)
+
+    def _answer(self, command: str, wait_s: float, meanwhile: Callable[[], None] | None = None) -> pq.abc.PGresult:
+        """Returns the answer of a server that may take long or hang. After `wait_s` seconds the command is cancelled,
+        if something is done `meanwhile`, which is called every POLL_S. Raises ConnectionLost without an answer."""
+        deadline, is_cancelled = time.monotonic() + wait_s, meanwhile is None
+        try:
+            self._pgconn.send_query(command.encode())
+            while self._pgconn.is_busy():
+                if time.monotonic() > deadline:
+                    if is_cancelled:
+                        raise lost("the server does not answer")
+                    self._pgconn.get_cancel().cancel()
+                    deadline, is_cancelled = time.monotonic() + CANCEL_S, True
+                readable, _, _ = select.select([self._pgconn.socket], [], [], POLL_S)
+                if readable:
+                    self._pgconn.consume_input()
+                elif meanwhile is not None:
+                    meanwhile()
+            answer = self._pgconn.get_result()
+            while self._pgconn.get_result() is not None:
+                pass
+        except psycopg.OperationalError as error:
+            raise lost(error) from error
+        if answer is None:
+            raise lost("the server does not answer")
+        return answer
+
+    @staticmethod
+    def _checked(result: pq.abc.PGresult, command: str, *expected: pq.ExecStatus) -> pq.abc.PGresult:
+        """Returns the result of the command. Raises the error that it is."""
         if result.status in expected:
             return result
         state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
@@ -249,6 +323,8 @@ class ReplicationConnection:
             case "42710":  # duplicate_object
                 raise SlotExistsError(words)
             case "55P03":  # lock_not_available: lock_timeout
+                raise SlotWaitError(words)
+            case "57014" if command.startswith("CREATE_REPLICATION_SLOT"):  # query_canceled, by us
                 raise SlotWaitError(words)
             case "58P01":  # undefined_file
                 raise FileMissingError(f"PostgreSQL refused {command.split()[0]}: {words}", "see the server's log")

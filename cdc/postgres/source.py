@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Final, LiteralString
 
 import psycopg
+from psycopg import sql
 from psycopg.rows import class_row
 
 from cdc.config.columns import Chosen
 from cdc.config.settings import SnapshotConfig, SourceConfig
-from cdc.model.errors import ConfigError, ConnectionLost, SourceError
+from cdc.model.errors import ConfigError, ConnectionLost, SourceError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn, parse_lsn
 from cdc.model.sql_names import sql_name
@@ -26,10 +27,12 @@ from cdc.postgres.catalog import (
     read_table,
     require_all_rows,
 )
-from cdc.postgres.connection import connect, read_row, says_lost
+from cdc.postgres.connection import at_slot, connect, read_row, says_lost, single_hosts
 from cdc.postgres.replication import NEXT_AFTER_STANDBY, ReplicationConnection, SystemIdentity
+from cdc.postgres.standby_log import require_log_of_primary
 
 OLDEST_VERSION = 150_000
+OLDEST_OF_STANDBY = 160_000  # that reads a standby's log
 RAISES_LEVEL_VERSION = 190_000
 LOCK_POLL_S: Final = 1.0
 LOCK_WAIT_S: Final = 1  # adding a table to the publication waits for a session that alters, analyzes or vacuums it
@@ -79,7 +82,10 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
         for error in setting_errors(connection):
             raise error
         if not is_running_on:
-            check_slots(connection, config.slot)
+            if config.standby_dsn is not None:
+                check_standby(config)
+            with at_slot(config, connection) as server:
+                check_slots(server, config.slot)
         publication = read_publication(connection, config.publication, config.table_ids)
         if publication is None:  # before the tables: whoever restored a dump without it should see that first
             check_may_create(connection, config)
@@ -97,7 +103,7 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
         if snapshot.method == "chunked" and not is_running_on:
             check_chunkable(connection, [found for found in tables if not config.is_outbox(found.table)])
         check_may_mark(connection)
-        with closing(ReplicationConnection(config)) as replication:  # raises for a role that may not replicate
+        with closing(ReplicationConnection(config.log_server)) as replication:  # raises if the role may not replicate
             identity = replication.identify()
         return Source(identity, tables, publication)
 
@@ -108,22 +114,55 @@ def allows_decoding(wal_level: str, version: int) -> bool:
     return wal_level == "logical" or (wal_level == "replica" and version >= RAISES_LEVEL_VERSION)
 
 
-def setting_errors(connection: psycopg.Connection) -> Iterator[SourceError]:
+def check_standby(config: SourceConfig) -> None:
+    """Checks the standby that has the slot. Raises as check_source does."""
+    with connect(config.log_server) as standby:
+        for error in standby_errors(standby, config):
+            raise error
+    require_log_of_primary(config)
+
+
+def standby_errors(standby: psycopg.Connection, config: SourceConfig) -> Iterator[WatershedError]:
+    """Yields what is wrong with the server that source.standby_dsn names. Raises ConnectionLost."""
+    if len(single_hosts(config.log_server)) > 1:
+        yield ConfigError("source.standby_dsn names several servers", "name the one that has the slot, or will have it")
+    yield from setting_errors(standby, may_be_standby=True)
+    with says_lost():
+        (has_feedback,) = read_row(standby, "SELECT current_setting('hot_standby_feedback')::bool")
+    if is_standby(standby) and not has_feedback:
+        yield SourceError(
+            "hot_standby_feedback is off on the standby that source.standby_dsn names: when the primary removes rows "
+            "of its catalog that the slot needs, the slot is lost",
+            "on that standby: ALTER SYSTEM SET hot_standby_feedback = on; SELECT pg_reload_conf()",
+        )
+
+
+@says_lost()
+def is_standby(connection: psycopg.Connection) -> bool:
+    return read_row(connection, "SELECT pg_is_in_recovery()") == (True,)
+
+
+def setting_errors(connection: psycopg.Connection, *, may_be_standby: bool = False) -> Iterator[SourceError]:
     """Yields what is wrong with the settings of the server. Raises ConnectionLost."""
     version = connection.info.server_version
     if version < OLDEST_VERSION:
         yield SourceError(
             f"PostgreSQL {version // 10000} is older than {OLDEST_VERSION // 10000}", "upgrade the source database"
         )
+    in_recovery = is_standby(connection)
     with says_lost():
-        (is_standby,) = read_row(connection, "SELECT pg_is_in_recovery()")
         rows = connection.execute(
             "SELECT name, setting FROM pg_settings"
             " WHERE name IN ('wal_level', 'max_replication_slots', 'max_wal_senders')"
         )
         settings: dict[str, str] = dict(rows.fetchall())
-    if is_standby:
+    if in_recovery and not may_be_standby:
         yield SourceError("the server is a standby, which accepts no watermarks", NEXT_AFTER_STANDBY)
+    if in_recovery and version < OLDEST_OF_STANDBY:
+        yield SourceError(
+            f"PostgreSQL {version // 10000} can't have a logical slot on a standby",
+            f"upgrade to PostgreSQL {OLDEST_OF_STANDBY // 10000}; or leave out source.standby_dsn",
+        )
     if not allows_decoding(settings["wal_level"], version):
         yield SourceError(
             f"wal_level is {settings['wal_level']}, not logical: the WAL does not contain row changes",
@@ -391,11 +430,20 @@ def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
         return cursor.execute(
             "SELECT plugin::text, database::text, active_pid, wal_status,"
             "       (confirmed_flush_lsn - '0/0')::int8 AS confirmed_flush_lsn,"
-            "       to_jsonb(s) ->> 'invalidation_reason' AS invalidation,"
+            "       coalesce(to_jsonb(s) ->> 'invalidation_reason',"
+            "                CASE WHEN (to_jsonb(s) ->> 'conflicting')::bool THEN 'a conflict with recovery' END)"
+            "       AS invalidation,"
             "       coalesce((to_jsonb(s) ->> 'failover')::bool, false) AS failover"
             "  FROM pg_replication_slots s WHERE slot_name = %s",
             (name,),
         ).fetchone()
+
+
+@says_lost()
+def has_rows(connection: psycopg.Connection, table: TableId) -> bool:
+    """Says whether the connection's transaction snapshot shows a row of the table."""
+    query = sql.SQL("SELECT EXISTS (SELECT FROM {})").format(sql.Identifier(*table))
+    return connection.execute(query).fetchone() == (True,)
 
 
 @says_lost()
@@ -433,4 +481,5 @@ def source_now(
     fingerprint = publication.fingerprint if publication else None
     system = identity.system_identifier, identity.timeline, identity.database
     invalidation = (slot.invalidation if slot else None) or ""
-    return SourceNow(*system, flush_lsn, wal_status, confirmed_lsn, fingerprint, identity.ended, invalidation)
+    slot_now = flush_lsn, wal_status, confirmed_lsn
+    return SourceNow(*system, *slot_now, fingerprint, identity.ended, identity.is_standby, invalidation)

@@ -139,7 +139,7 @@ class SnapshotEngine:
                 del self._open[nonce]
                 self._on_described(job, request.answer, seq)
                 if self._is_done(job):
-                    records += job.state(self._topics)
+                    records += self._ending(job)
                 continue
             # Watermarks of one range may arrive out of order: a later chunk waits for the earlier one.
             while part.open and part.open[0].has_watermark:
@@ -244,7 +244,7 @@ class SnapshotEngine:
 
     def endings(self) -> list[TopicRecord]:
         """Returns the records of jobs that failed or had nothing more to do since the last call."""
-        records = [record for job in self._ended for record in job.state(self._topics)]
+        records = [record for job in self._ended for record in self._ending(job)]
         self._ended.clear()
         return records
 
@@ -386,9 +386,12 @@ class SnapshotEngine:
         assert isinstance(described, TableDescribed), "the answer is there before its watermark is written"
         if not job.may_begin(described.snapshot, self._now):
             return
+        unseen = self.memory.lowest_unseen_seq(job.schema.topic, described.snapshot)
         if job.sweeps and job.floor is None:
-            unseen = self.memory.lowest_unseen_seq(job.schema.topic, described.snapshot)
             job.fix_floor(self.sweeps.epoch, seq.next, unseen)
+        if job.unpublished is None:
+            # A chunk's row is dropped in favour of a change that it does not see, also of one that was left out.
+            job.unpublished = 0 if unseen is not None else self._row_records.unpublished(job.schema.table)
         job.take_description(described, (self.limits.chunk_rows_max, self.limits.chunk_bytes_max))
         job.look_for_absent()
 
@@ -435,7 +438,15 @@ class SnapshotEngine:
             if job.floor > pack_version(self.sweeps.epoch, seq.last):
                 seq.take()  # nothing was published since the floor was fixed: the sweep takes a seq of its own
             records.append(self.sweeps.record(job.schema.table, job.floor, commit_lsn))
-        records += job.state(self._topics)
+        records += self._ending(job)
+
+    def _ending(self, job: SnapshotJob) -> list[TopicRecord]:
+        """Returns the records of the job's progress. If it is done and has read all rows, those of changes that were
+        left out before are in the topic, or it has left them out again."""
+        settled: list[TopicRecord] = []
+        if job.status == "done" and job.reads_all and job.unpublished:
+            settled = self._row_records.settled(job.schema.table, job.unpublished)
+        return [*job.state(self._topics), *settled]
 
     def _is_done(self, job: SnapshotJob) -> bool:
         """Ends the job if nothing is left to do. Returns whether it is done."""

@@ -33,6 +33,14 @@ class RowRecords:
         self._unpublishable = unpublishable or Unpublishable(Topics(context.prefix))
         self._encoders: dict[TableId, tuple[TableSchema, TableEncoder]] = {}
 
+    def unpublished(self, table: TableId) -> int:
+        """Returns the number of changes of the table that were ever left out."""
+        return self._unpublishable.total(table)
+
+    def settled(self, table: TableId, total: int) -> list[TopicRecord]:
+        """See Unpublishable.settled."""
+        return self._unpublishable.settled(table, total)
+
     def of_chunk(
         self, schema: TableSchema, read: ChunkRead, unseen: Unseen, at: ChunkPosition
     ) -> tuple[list[TopicRecord], int]:

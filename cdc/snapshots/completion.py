@@ -50,6 +50,10 @@ class CompletionJob(SnapshotJob):
         self._asked = asked_keys(schema, record.asked if record is not None else ())  # of noted keys: their record keys
 
     @property
+    def reads_all(self) -> bool:
+        return False
+
+    @property
     def has_rows(self) -> bool:
         return bool(self._noted or self._batch or self._is_whole)
 

@@ -67,6 +67,7 @@ class SnapshotJob:
         self.status = record.status
         self.message = record.message
         self.owes = record.owes
+        self.unpublished = record.unpublished
         self.rows_estimated = record.rows_estimated
         self._keys = asked_keys(schema, record.keys)  # the only ones, if there are any
 
@@ -96,6 +97,11 @@ class SnapshotJob:
     @property
     def is_whole(self) -> bool:
         return self._record.is_whole
+
+    @property
+    def reads_all(self) -> bool:
+        """Says whether every row of the table is published, unless the topic has it."""
+        return self.is_whole and not self._keys and self.below is None
 
     @property
     def owed(self) -> str:
@@ -247,6 +253,7 @@ class SnapshotJob:
                 "compared": self.compared,
                 "key_order": self.key_order,
                 "owes": self.owes,
+                "unpublished": self.unpublished,
             }
         )
 

@@ -13,6 +13,10 @@ from cdc.model.lsn import Lsn, format_lsn
 from cdc.ports.source_now import SourceNow
 from cdc.tables.timelines import Branch, follow
 
+NEXT_STANDBY: Final = (
+    "a standby that is made again has no slots, and without hot_standby_feedback and a primary_slot_name it loses "
+    "them: cdc check names what is missing"
+)
 NEXT_PROMOTION: Final = "cdc check says what the next promotion needs so that the slot is there"
 
 
@@ -38,10 +42,11 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> PositionRec
     then = position.source
     promoted = "" if position.epoch == before.epoch else f" on the promoted server (timeline {then.timeline})"
     if now.slot_wal_status is None:
-        raise slot_missing(before, position, "is gone" if not promoted else f"does not exist{promoted}")
+        what = "is gone" if not promoted else f"does not exist{promoted}"
+        raise slot_missing(before, position, what, is_standby=now.is_standby)
     if now.slot_wal_status == "lost":
         why = f"was invalidated ({now.slot_invalidation})" if now.slot_invalidation else "lost its WAL"
-        raise slot_missing(before, position, f"{why}{promoted}")
+        raise slot_missing(before, position, f"{why}{promoted}", is_standby=now.is_standby)
     if now.slot_confirmed_lsn is not None and now.slot_confirmed_lsn > position.resume_lsn:
         raise GapError(
             f"slot {then.slot} was moved to {format_lsn(now.slot_confirmed_lsn)}, past the position of capture, "
@@ -64,11 +69,15 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> PositionRec
     return position
 
 
-def slot_missing(before: PositionRecord, position: PositionRecord, what: str) -> GapError:
+def slot_missing(before: PositionRecord, position: PositionRecord, what: str, *, is_standby: bool = False) -> GapError:
     """Returns the error of a slot from which nothing can be streamed. `before`: the position before it was moved to the
-    source's timeline."""
+    source's timeline. `is_standby`: the server that should have the slot."""
     missing = f"changes that committed from {format_lsn(Lsn(position.resume_lsn))} on can't be read"
-    hint = NEXT_AFTER_GAP if before.epoch == position.epoch else f"{NEXT_AFTER_GAP}; {NEXT_PROMOTION}"
+    hint = NEXT_AFTER_GAP
+    if is_standby:
+        hint = f"{NEXT_AFTER_GAP}; {NEXT_STANDBY}"
+    elif before.epoch != position.epoch:
+        hint = f"{NEXT_AFTER_GAP}; {NEXT_PROMOTION}"
     return GapError(f"slot {position.source.slot} {what}: {missing}", hint)
 
 

@@ -36,8 +36,15 @@ class Matches:
         return source.with_matched(self.taken)
 
 
-def match(source: SourceConfig, existing: Iterable[TableId], record: SelectionRecord | None, topics: Topics) -> Matches:
-    """Decides about the existing tables. `record`: of the configuration that was in force last."""
+def match(
+    source: SourceConfig,
+    existing: Iterable[TableId],
+    record: SelectionRecord | None,
+    topics: Topics,
+    captured: Collection[TableId] = (),
+) -> Matches:
+    """Decides about the existing tables. `record`: of the configuration that was in force last. `captured`: tables that
+    ever were; one that was dropped and is created again is not new, whenever that was noticed."""
     choice = source.choice
     then = None if record is None else TableChoice(record.include, record.exclude)
     known = frozenset(() if record is None else record.tables)
@@ -48,7 +55,7 @@ def match(source: SourceConfig, existing: Iterable[TableId], record: SelectionRe
     # Those that are captured already go first: new ones take no place of theirs.
     found = sorted((table for table in existing if choice.matches(table)), key=lambda t: (str(t) not in known, t))
     for table in found:
-        is_new = then is not None and str(table) not in known and then.takes(table)
+        is_new = then is not None and str(table) not in known and table not in captured and then.takes(table)
         if is_new and source.new_tables == "ignore":
             ignored.append(table)
         elif len(taken) == source.tables_max:

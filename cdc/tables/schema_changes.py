@@ -6,12 +6,12 @@ change did to stored rows: a column that was added with a default has a value in
 column is gone from them, a changed type may have computed new values.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 from cdc.model.events import Column, TableSchema
-from cdc.model.table_state import StorageFacts, TableFacts
+from cdc.model.table_state import ColumnFacts, StorageFacts, TableFacts
 from cdc.pgoutput.messages import Relation, RelationColumn
 from cdc.pgoutput.relations import captured_columns
 
@@ -105,7 +105,13 @@ def followed(schema: TableSchema, relation: Relation, describe: Describe) -> Tab
     if news:
         known |= {(column.name, _sent_type(column)): column for column in describe(relation.oid, news)}
     columns = tuple(known[column.name, _sent_type(column)] for column in sent)
-    return replace(schema, version=schema.version + 1, columns=columns)
+    return replace(schema, version=schema.version + 1, columns=columns, filled=())
+
+
+def new_columns(before: TableSchema, after: TableSchema) -> list[str]:
+    """Returns the names of columns that the later version has and the earlier one has not."""
+    had = {column.name for column in before.columns}
+    return [column.name for column in after.columns if column.name not in had]
 
 
 def announced(facts: TableFacts, before: TableSchema, after: TableSchema) -> TableFacts:
@@ -115,7 +121,27 @@ def announced(facts: TableFacts, before: TableSchema, after: TableSchema) -> Tab
     now = {column.name: column for column in after.columns}
     diverged = {c.name for c in before.columns if c.name not in now or _form(now[c.name]) != _form(c)}
     columns = (c.model_copy(update={"strayed": True}) if c.name in diverged else c for c in facts.columns)
-    return facts.model_copy(update={"columns": tuple(columns)}) if diverged else facts
+    return facts.model_copy(
+        update={
+            "columns": tuple(columns),
+            "announced": facts.announced | dict(after.filled),
+            "is_unclear": facts.is_unclear or is_unclear(facts, before, after),
+        }
+    )
+
+
+def is_unclear(facts: TableFacts, before: TableSchema, after: TableSchema) -> bool:
+    """Returns whether facts that come later can't say of each column that `before` has whether it is one of theirs:
+    columns that were added since `facts` have gone or changed their type, or their names may have changed. An added
+    column has the greatest number, so it is the last."""
+    now = {column.name: column for column in after.columns}
+    numbered = {column.name for column in facts.columns}
+    kept = [column.name for column in before.columns if column.name in now]
+    is_appended = [column.name for column in after.columns] == [*kept, *new_columns(before, after)]
+    return not is_appended or any(
+        column.name not in numbered and (column.name not in now or _form(now[column.name]) != _form(column))
+        for column in before.columns
+    )
 
 
 def _form(column: Column) -> int:
@@ -130,14 +156,58 @@ def with_partition(facts: TableFacts, oid: int) -> TableFacts:
     return facts.model_copy(update={"storage": (*facts.storage, StorageFacts(oid=oid, file=0, is_met=True))})
 
 
-def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int], *, is_named: bool = True) -> str | None:
+@dataclass(frozen=True, slots=True)
+class ColumnChanges:
+    """The columns that came and went between two polls of the catalog."""
+
+    added: tuple[ColumnFacts, ...]
+    dropped: tuple[ColumnFacts, ...]
+
+    @classmethod
+    def between(cls, then: TableFacts, now: TableFacts) -> Self:
+        had, have = ({column.number for column in facts.columns} for facts in (then, now))
+        return cls(
+            tuple(column for column in now.columns if column.number not in had),
+            tuple(column for column in then.columns if column.number not in have),
+        )
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        return frozenset(column.number for column in (*self.added, *self.dropped))
+
+    def why_unclear(
+        self, schema: TableSchema, announced: Mapping[str, str], constants: Mapping[str, str]
+    ) -> str | None:
+        """Returns why records of earlier versions, with what schemas say of them, may not have the rows' content; None
+        if they have. `schema`: the newest version; `announced`: the constants that schemas say; `constants`: those that
+        the catalog has, in the same form."""
+        added = {column.name for column in self.added}
+        if again := added & ({column.name for column in self.dropped} | set(schema.dropped)):
+            return f"records may have values of an earlier column {min(again)}"
+        published = {column.name for column in schema.columns}
+        for column in self.added:
+            value = announced.get(column.name)
+            if column.has_missing and column.name in published and (not value or constants.get(column.name) != value):
+                return f"the default of column {column.name} is not one constant for all rows"
+        return None
+
+
+def rows_changed(
+    then: TableFacts,
+    now: TableFacts,
+    filled: Collection[int],
+    *,
+    is_named: bool = True,
+    besides: Collection[int] = (),
+) -> str | None:
     """Returns what changed stored rows, or may have changed them, without row events, in words, or None. `filled`: oids
     of added partitions that hold rows. `is_named`: the publication names the table. PostgreSQL refuses to make such a
-    table unlogged, and publishes its changes under whatever name it has."""
+    table unlogged, and publishes its changes under whatever name it has. `besides`: numbers of columns that may have
+    been added with a default, or dropped."""
     was = {column.number: column for column in then.columns}
     for column in now.columns:
         before = was.get(column.number)
-        if before is None and column.has_missing:
+        if before is None and column.has_missing and column.number not in besides:
             return f"column {column.name} was added with a default"
         if before is not None and before.name != column.name:
             return f"column {before.name} was renamed to {column.name}"
@@ -146,7 +216,7 @@ def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int], *, 
         if before is not None and before.form and before.form != column.form:
             return f"the type of column {column.name}, or a type within it, was changed: its values have another text"
     present = {column.number for column in now.columns}
-    if dropped := was.keys() - present:
+    if dropped := was.keys() - present - set(besides):
         return f"column {was[min(dropped)].name} was dropped"
     if then.attributes and not present.issuperset(range(then.attributes + 1, now.attributes + 1)):
         return "a column was added, and dropped again"

@@ -10,8 +10,8 @@ again between poll and watermark, its part of the answer is void; the next poll 
 """
 
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import structlog
@@ -38,9 +38,12 @@ from cdc.ports.catalog_reader import (
     KnownTable,
 )
 from cdc.tables.schema_changes import (
+    ColumnChanges,
     Describe,
     announced,
     followed,
+    is_unclear,
+    new_columns,
     rows_changed,
     why_not_followed,
     with_partition,
@@ -57,6 +60,20 @@ class ExistingRows(Protocol):
 
     def reread(self, table: TableId, why: str) -> list[TopicRecord]:
         """Reads all rows of the table again, for this reason. Returns the records that say so."""
+
+
+class EarlierRecords(Protocol):
+    """Knows what readers make of records of earlier versions of a schema. See cdc/daemon/earlier_records.py."""
+
+    def constants(self, oid: int, names: Collection[str]) -> Mapping[str, str]:
+        """Returns what DivergedTable.constants has, of the catalog as it is now. Raises ConnectionLost."""
+
+    def encoded(self, schema: TableSchema, constants: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+        """Returns TableSchema.filled for these constants, without those that records can't have."""
+
+    def why_published_again(self, schema: TableSchema, dropped: Collection[str], added: Collection[str]) -> str | None:
+        """Returns why readers need all rows again after columns were dropped, or added with a constant; None if they
+        make the same of the records that are there. Raises BrokerError, UnreachableError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +99,7 @@ class SchemaTracker:
         describe: Describe,
         catalog: CatalogReader,
         rows: ExistingRows,
+        earlier: EarlierRecords,
         now_us: Callable[[], int],
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
@@ -92,6 +110,7 @@ class SchemaTracker:
         self._describe = describe
         self._catalog = catalog
         self._rows = rows
+        self._earlier = earlier
         self._now_us = now_us
         self._new_nonce = new_nonce
         self._poll: CatalogPoll | None = None  # the poll in progress, with the state that it is compared to
@@ -108,7 +127,10 @@ class SchemaTracker:
         transaction of its first row. Raises UnsupportedChangeError, ConnectionLost."""
         if why := why_not_followed(schema, relation):
             raise stop(schema.table, why, is_replaced=relation.oid != schema.oid)
-        after = followed(schema, relation, self._describe)
+        after = replace(followed(schema, relation, self._describe), dropped=self._known[schema.table].schema.dropped)
+        if added := new_columns(schema, after):
+            constants = self._earlier.constants(after.oid, added)
+            after = replace(after, filled=self._earlier.encoded(after, constants))
         facts, records = self._known[schema.table].facts, self._adopt(after)
         return after, records if facts is None else [
             *records,
@@ -210,19 +232,74 @@ class SchemaTracker:
         if found.schema.key != then.schema.key:
             raise stop(table, f"its key is ({', '.join(found.schema.key)}), but was ({', '.join(then.schema.key)})")
         records: list[TopicRecord] = []
+        constants = dict(self._earlier.encoded(found.schema, found.constants))
         if found.schema != then.schema:
             if why := why_not_followed(then.schema, relation_of(found.schema)):
                 raise stop(table, why)
-            records += self._adopt(found.schema)
-            adopted.append(found.schema)
-        changed = None
+            names = new_columns(then.schema, found.schema)
+            filled = tuple((name, constants[name]) for name in names if name in constants)
+            schema = replace(found.schema, filled=filled)
+            records += self._adopt(schema)
+            adopted.append(schema)
         if then.facts is not None:
-            changed = rows_changed(then.facts, found.facts, found.filled, is_named=bool(then.entry))
-        if changed is not None:
-            log.info("rows changed without events: all rows of the table are read again", table=str(table), why=changed)
-            records += self._rows.reread(table, changed)
+            records += self._compare_rows(table, then, then.facts, found, found.facts, constants)
         self._known[table] = KnownTable(self._known[table].schema, found.facts, then.entry)
         return [*records, TableRecord.captured(table, found.facts, self._now_us()).to(self._topics.state)]
+
+    def _compare_rows(
+        self,
+        table: TableId,
+        then: KnownTable,
+        was: TableFacts,
+        found: DivergedTable,
+        now: TableFacts,
+        constants: Mapping[str, str],
+    ) -> list[TopicRecord]:
+        """Has all rows read again if they changed without events, and readers can't know it without that. Returns the
+        records that say so."""
+        schema, is_named = self._known[table].schema, bool(then.entry)
+        changes = ColumnChanges.between(was, now)
+        changed = rows_changed(was, now, found.filled, is_named=is_named)
+        unclear = changes.why_unclear(schema, was.announced | dict(schema.filled), constants)
+        if was.is_unclear or is_unclear(was, then.schema, schema):
+            unclear = "records may have columns that had other names or types"
+        if changed is None and unclear is None:
+            return []
+        if changed is None:
+            changed, why = "columns were added, and altered again", unclear
+        elif (other := rows_changed(was, now, found.filled, is_named=is_named, besides=changes.numbers)) is not None:
+            changed, why = other, "earlier records do not show it"
+        else:
+            published = {column.name for column in schema.columns}
+            dropped = [column.name for column in changes.dropped]
+            added = [column.name for column in changes.added if column.has_missing and column.name in published]
+            why = unclear
+            if unclear is None and (dropped or added):
+                why = self._earlier.why_published_again(schema, dropped, added)
+            if why is None:
+                log.info(
+                    "earlier records stay as they are: what they lack or have too much is in the schema",
+                    table=str(table),
+                    version=schema.version,
+                    why=changed,
+                )
+                return self._note_dropped(table, {*schema.dropped, *dropped})
+        log.info(
+            "rows changed without events: all rows of the table are read again",
+            table=str(table),
+            why=changed,
+            because=why,
+        )
+        return [*self._note_dropped(table, ()), *self._rows.reread(table, changed)]
+
+    def _note_dropped(self, table: TableId, names: Collection[str]) -> list[TopicRecord]:
+        """Notes the columns whose values earlier records still have: a later column of such a name is another one."""
+        known = self._known[table]
+        schema = replace(known.schema, dropped=tuple(sorted(names)))
+        if schema.dropped == known.schema.dropped:
+            return []
+        self._known[table] = KnownTable(schema, known.facts, known.entry)
+        return [SchemaRecord.of(schema).to(self._topics.control)]
 
     def _adopt(self, schema: TableSchema) -> list[TopicRecord]:
         known = self._known[schema.table]

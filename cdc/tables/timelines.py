@@ -48,10 +48,15 @@ def parse_history(text: str) -> Ended:
 def parting(then: SourceIdentity, now: Branch) -> Lsn | None:
     """Returns the LSN at which the position's branch and the server's part; None if they are the same. 0 if they have
     nothing in common, or nothing is known of it."""
+    return parting_of(Branch(then.timeline, then.branches), now)
+
+
+def parting_of(then: Branch, now: Branch) -> Lsn | None:
+    """Returns the LSN at which two branches part; see `parting`."""
     if now.ended is None:
         return None if now.timeline == then.timeline else Lsn(0)
-    ours, theirs = [*then.branches, (then.timeline, None)], [*now.ended, (now.timeline, None)]
-    if not then.branches:  # not recorded by an earlier version: what led to the position's timeline is not compared
+    ours, theirs = [*(then.ended or ()), (then.timeline, None)], [*now.ended, (now.timeline, None)]
+    if not then.ended:  # not recorded by an earlier version: what led to the position's timeline is not compared
         theirs = [entry for entry in theirs if entry[0] >= then.timeline]
     shared = 0
     for our, their in zip_longest(ours, theirs):
@@ -119,6 +124,28 @@ def _phantom(position: PositionRecord, now: Branch, switch: Lsn) -> str:
         f"the server is on timeline {now.timeline}, which parts from the published history at {format_lsn(switch)}, "
         f"but changes up to {published} are published: those from {format_lsn(switch)} to {published} never happened "
         "here (the promoted standby was behind, or the database was restored)"
+    )
+
+
+# ---- a standby whose log is read
+
+
+def require_can_follow(primary: Branch, standby: Branch, replayed: Lsn) -> None:
+    """Raises UnreachableError if a standby that has replayed the log up to `replayed` does not follow this primary:
+    then what is read and written there never is in the standby's log."""
+    if standby.timeline > primary.timeline:
+        raise UnreachableError(
+            f"source.dsn leads to an old primary, on timeline {primary.timeline}: source.standby_dsn is on timeline "
+            f"{standby.timeline}",
+            "let source.dsn name all servers that may be the primary, that standby too, and shut the old one down",
+        )
+    switch = parting_of(standby, primary)
+    if switch is None or (primary.timeline > standby.timeline and replayed <= switch):
+        return  # it is on the primary's branch, or will take it
+    raise UnreachableError(
+        f"source.standby_dsn can't follow the primary, which is on timeline {primary.timeline}: their logs part at "
+        f"{format_lsn(switch)}, and the standby has replayed {format_lsn(replayed)}",
+        "make that standby again (pg_basebackup, pg_rewind): its slot is lost then, which is a gap",
     )
 
 

@@ -44,7 +44,7 @@ class Shown(NamedTuple):
     is_long: bool
 
 
-ENCODINGS: Final = ("json", "avro", "json_schema")
+ENCODINGS: Final = ("json", "avro", "json_schema", "protobuf")
 SUBJECTS: Final[Mapping[str, Subject]] = {
     "kafka": Subject(
         ("brokers", "login"),
@@ -90,7 +90,6 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
             ("json, CloudEvents binary", "readable", "any store"),
             ("json, CloudEvents structured", "both", "capture"),
             ("json, CloudEvents structured", "readable", "any store"),
-            ("protobuf", "both", "capture"),
         ),
     ),
     "search": Subject(

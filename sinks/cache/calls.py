@@ -7,7 +7,6 @@ from sinks.cache.keys import VERSION_DIGITS
 from sinks.cache.scripts import APPLY
 from sinks.cache.server import Command
 from sinks.contract import Change
-from sinks.records import encode_json
 from sinks.reduction import key_text
 
 # A script blocks the server: 200 keys take about a millisecond, and more a call brings no more keys a second.
@@ -48,7 +47,7 @@ class ApplyCall:
         if row is not None:
             match self._kind:
                 case "document" | "string":
-                    value = encode_json(row)
+                    value = self._form.document(row)
                 case "hash":
                     parts = self._form.parts(row)
                     value = str(len(parts))

@@ -10,11 +10,13 @@ import orjson
 
 from cdc.config.store_shapes import CacheShape
 from cdc.model.events import Column, TableId, TableSchema
+from sinks.cache.documents import JsonColumns
 from sinks.cache.keys import DOCUMENT_FIELD, VERSION_DIGITS, CacheKeys, hash_tag
 from sinks.cache.scripts import KEEP
 from sinks.contract import Json
 from sinks.errors import RefusedError
-from sinks.records import decode_json
+from sinks.json_documents import JSON_FIELD
+from sinks.records import decode_json, encode_json
 from sinks.reduction import bounded_id
 from sinks.templates import Part, Template, check_apart, overlap, parts_beginning, value_text
 
@@ -28,7 +30,9 @@ _SHORT: Final = frozenset({20, 21, 23, 26, 2950})  # types with short texts: int
 def shape_text(shape: CacheShape) -> str:
     """Returns the part of a shape, as JSON, that can't change while keys of the table exist."""
     value = None if shape.mode == "invalidate" else shape.value
-    return json.dumps({"key": shape.key, "value": value, "lookups": shape.lookups, "expires": shape.ttl_s is not None})
+    described = {"key": shape.key, "value": value, "lookups": shape.lookups, "expires": shape.ttl_s is not None}
+    # Without the default, so that keys from before the option keep their shape.
+    return json.dumps(described if shape.json_as == "text" else described | {"json": shape.json_as})
 
 
 class RowKeys:
@@ -75,6 +79,7 @@ class TableForm:
         self._lookups = [Template.parse(text, self._where) for text in shape.lookups]
         self._columns = {column.name: column for column in schema.columns}
         self._row_keys = RowKeys(self.versions, schema.key, self._key)
+        self._json_columns = None if shape.json_as == "text" else JsonColumns(schema)
 
     @property
     def kind(self) -> str:
@@ -84,8 +89,13 @@ class TableForm:
     def check(self, others: Mapping[tuple[TableId, str], list[Part]]) -> dict[str, list[Part]]:
         """Returns the parts of the templates by their texts. `others`: the parts of other tables' templates. Raises
         RefusedError for templates that are not unique, that name columns which the table does not have, or that could
-        make a key of another table or of the sink itself.
+        make a key of another table or of the sink itself, and for a column with the name of a document's own field.
         """
+        if self._json_columns is not None and JSON_FIELD in self._columns:
+            raise RefusedError(
+                f"{self._where}: column {JSON_FIELD} has the name of a field that json: object adds to documents",
+                "rename the column in the sink's mapping, or set json: text",
+            )
         if self._key is not None:
             self._key.check_unique(self.schema, self._where)
         for template in self._lookups:
@@ -135,6 +145,10 @@ class TableForm:
         """Returns the argument of APPLY for each lookup key: empty for none, KEEP if the row lacks its columns."""
         return [self._lookup(template, row) for template in self._lookups]
 
+    def document(self, row: Mapping[str, Json]) -> bytes:
+        """Returns a row as JSON."""
+        return encode_json(row) if self._json_columns is None else self._json_columns.document(row)
+
     def parts(self, row: Mapping[str, Json]) -> list[str | bytes]:
         """The fields and values of a row's hash."""
         return [part for name, value in row.items() if value is not None for part in (name, value_text(value))]
@@ -180,6 +194,8 @@ class TableForm:
         """Returns the row that the answer to `read` holds; None if the key does not exist."""
         if not answer:
             return None
+        if self._json_columns is not None:
+            return self._json_columns.row(answer)
         if self.shape.value != "columns":
             row: dict[str, Json] = decode_json(answer)
             return row

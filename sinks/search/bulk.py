@@ -9,8 +9,8 @@ import orjson
 
 from sinks.contract import Outcome, Result
 from sinks.errors import FullError, SinkError
+from sinks.json_documents import encode_document
 from sinks.records import encode_json
-from sinks.search.documents import encode
 from sinks.search.mapping import DELETED_AT_FIELD, DELETED_FIELD, VERSION_FIELD
 
 # OpenSearch takes 100 MiB a request; larger requests write no more documents a second and cost heap.
@@ -69,7 +69,7 @@ def item(
         content = {**document, VERSION_FIELD: version, DELETED_FIELD: False}
     routed = b"" if routing is None else b',"routing":%b' % encode_json(routing)
     names = orjson.dumps(alias), orjson.dumps(document_id)
-    return Item(alias, document_id, _LINES % (*names, version, routed, encode(content)))
+    return Item(alias, document_id, _LINES % (*names, version, routed, encode_document(content)))
 
 
 def requests(items: Iterable[Item]) -> Iterator[list[Item]]:

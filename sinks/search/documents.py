@@ -25,15 +25,13 @@ import orjson
 from cdc.config.store_shapes import SearchShape
 from cdc.model.events import Column, TableSchema
 from sinks.contract import Json
+from sinks.json_documents import JSON_FIELD, is_shallow
 from sinks.json_numbers import JsonNumber, json_text, read_json
-from sinks.records import encode_json
 from sinks.reduction import bounded_id, key_text
 from sinks.schema_history import numeric_digits
 from sinks.search.mapping import (
     DELETED_AT_FIELD,
     DELETED_FIELD,
-    JSON_FIELD,
-    LEVELS_MAX,
     VECTOR_TYPES,
     VERSION_FIELD,
     Capabilities,
@@ -47,7 +45,6 @@ _JSON, _JSONB, _NUMERIC, _POINT = 114, 3802, 1700, 600
 _NUMBER_TYPES: Final = frozenset({"double", "float", "half_float", "scaled_float", "long", "integer", "short", "byte"})
 _DIGITS_MAX: Final = 15  # a double holds that many decimal digits exactly
 _DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
-_BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{}\]]')  # and the strings of JSON, which may contain some
 _PAIR: Final = re.compile(r"\((-?[0-9][0-9.e+-]*),(-?[0-9][0-9.e+-]*)\)")
 
 
@@ -130,19 +127,6 @@ class DocumentForm:
         return _oid(column) == _JSONB or json_text(read_json(text)) == text
 
 
-def encode(document: Mapping[str, Any]) -> bytes:
-    """Returns a document as compact JSON. Integers of any size stay exact."""
-    try:
-        return b"%b" % orjson.dumps(document)
-    except TypeError:  # an integer above 64 bits
-        items = (b"%b:%b" % (encode_json(name), _encoded(value)) for name, value in document.items())
-        return b"{%b}" % b",".join(items)
-
-
-def _encoded(value: Any) -> bytes:
-    return bytes(orjson.dumps(value)) if isinstance(value, orjson.Fragment) else encode_json(value)
-
-
 def _writer(column: Column, field: Field) -> Callable[[str], orjson.Fragment | None] | None:
     """Returns the function that converts a text of this column for the document, whose result None means: keep the
     text. Returns None if all values of the column stay as they are.
@@ -164,24 +148,12 @@ def has_few_digits(column: Column) -> bool:
 
 
 def _object(text: str) -> orjson.Fragment | None:
-    return orjson.Fragment(text) if text.startswith(("{", "[{", "[]")) and _is_shallow(text) else None
-
-
-def _is_shallow(text: str) -> bool:
-    """Returns whether a JSON text has at most LEVELS_MAX levels. Some thousand levels overflow the stack of OpenSearch,
-    and end it."""
-    if text.count("{") + text.count("[") <= LEVELS_MAX:
-        return True
-    level = deepest = 0
-    for part in _BRACKETS.findall(text):
-        level += (part in "{[") - (part in "}]")
-        deepest = max(deepest, level)
-    return deepest <= LEVELS_MAX
+    return orjson.Fragment(text) if text.startswith(("{", "[{", "[]")) and is_shallow(text) else None
 
 
 def _canonical_object(text: str) -> orjson.Fragment | None:
     """Converts a value of type json. OpenSearch refuses duplicate names, of which PostgreSQL uses the last one."""
-    if not _is_shallow(text):
+    if not is_shallow(text):
         return None
     value = read_json(text)
     is_one = isinstance(value, dict) or (isinstance(value, list) and (not value or isinstance(value[0], dict)))

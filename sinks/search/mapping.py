@@ -14,12 +14,12 @@ from typing import Any, Final, NamedTuple, Self
 from cdc.config.store_shapes import SearchShape
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.errors import RefusedError
+from sinks.json_documents import JSON_FIELD, LEVELS_MAX
 from sinks.search.product import Product
 
 VERSION_FIELD: Final = "ws_version"
 DELETED_FIELD: Final = "ws_deleted"
 DELETED_AT_FIELD: Final = "ws_deleted_at"  # when a tombstone was written, by its writer's clock
-JSON_FIELD: Final = "ws_json"  # texts of JSON columns that the column's own field can't represent exactly
 _OWN_FIELDS: Final[dict[str, dict[str, Any]]] = {
     VERSION_FIELD: {"type": "long"},
     DELETED_FIELD: {"type": "boolean"},
@@ -29,7 +29,6 @@ _OWN_FIELDS: Final[dict[str, dict[str, Any]]] = {
 LIVE: Final[dict[str, Any]] = {"term": {DELETED_FIELD: False}}
 
 Field = dict[str, Any]
-LEVELS_MAX: Final = 100  # of a JSON value that is stored as an object
 
 # Lucene refuses terms above 32,766 bytes; a character takes up to 4.
 _KEYWORD_CHARS_MAX = 8191

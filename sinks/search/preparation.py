@@ -21,10 +21,11 @@ from opensearchpy.exceptions import NotFoundError, RequestError, TransportError
 
 from cdc.model.events import TableId, TableSchema
 from sinks.errors import RefusedError, SinkError
+from sinks.json_documents import JSON_FIELD
 from sinks.schema_history import SchemaHistory
 from sinks.search import mapping
 from sinks.search.generations import Generations, Mark, Overtaken
-from sinks.search.mapping import JSON_FIELD, LIVE, Capabilities, IndexForm
+from sinks.search.mapping import LIVE, Capabilities, IndexForm
 from sinks.search.names import SearchNames
 from sinks.search.server import SearchServer, error_reasons, error_type
 
@@ -188,7 +189,7 @@ class Preparation:
         try:
             self._server.call(lambda client: client.indices.add_block(index=old.name, block="write"), (404,))
             self._server.call(lambda client: client.indices.refresh(index=old.name), (404,))
-            is_known = schema_history.column_count(old.schema_version) is not None
+            is_known = schema_history.column_names(old.schema_version) is not None
             kept = schema_history.carried(old.schema_version) if is_known else frozenset()
             self._copy(old.name, target, clashes - kept)
         except NotFoundError as error:  # another writer has finished the move

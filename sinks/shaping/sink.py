@@ -18,7 +18,8 @@ def apply_shaped(
     shapes: TableShapes, apply: Callable[[Sequence[Change]], list[Result]], changes: Sequence[Change]
 ) -> list[Result]:
     """Applies changes in their shape and returns one result for each. A change that can't be decided yet is stale: the
-    whole row follows with a greater version. One for which a computed column has no value is rejected.
+    whole row follows with a greater version. One for which the condition or a computed column has no value is
+    rejected.
     """
     shaped_changes = shapes.shaped(changes)
     applied = iter(apply([change for change in shaped_changes if isinstance(change, Change)]))

@@ -1,4 +1,4 @@
-"""The shape that one store's mapping gives to one table's rows. Pure."""
+"""The shape that one store's mapping gives to one table's rows. Pure, but for the process of a mapping's function."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from cdc.config.masking import Mask
+from cdc.config.row_condition import BeyondGrammarError
 from cdc.config.store_mapping import StoredTables
 from cdc.config.table_choice import is_pattern
 from cdc.formats.masks import is_text, masked
+from cdc.model.errors import ConfigError
 from cdc.model.events import Column, TableSchema
 from sinks.contract import Change, Json, Outcome, Result, SourceOperation
 from sinks.errors import RefusedError
@@ -17,8 +19,10 @@ from sinks.schema_history import SchemaHistory
 from sinks.shaping.bounds import FLAG, Test, beyond
 from sinks.shaping.condition import RowCondition
 from sinks.shaping.expressions.types import ComputationError, ExpressionError, MissingColumnError
+from sinks.shaping.functions.columns import FunctionColumns
 
 if TYPE_CHECKING:  # imported late: only mappings with computed columns need its parser
+    from sinks.shaping.expressions.condition import ExpressionCondition
     from sinks.shaping.expressions.expression import Expression
 
 _TEXT_OID: Final = 25
@@ -48,6 +52,9 @@ class TableShape:
         self._is_identity = self._mapping.is_identity
         schema = schema_history.newest
         self._check(schema, schema_history, is_strict=not is_pattern(pattern), checks_excluded=checks_excluded)
+        self._function = (
+            None if self._mapping.function is None else self._function_columns(self._mapping.function, schema)
+        )
         self._names = self._stored_names(schema)
         self._pairs = tuple(self._names.items())
         self._computed = {name: self._expression(name, text, schema) for name, text in self._mapping.computed.items()}
@@ -67,10 +74,7 @@ class TableShape:
             if column.name in self._mapping.as_null and column.name in self._names and (is_beyond := beyond(column))
         }
         self._texts = tuple(self._names[name] for name in self._mapping.as_text if name in self._names)
-        try:
-            self._condition = None if self._mapping.where is None else RowCondition(self._mapping.where, schema)
-        except ValueError as error:
-            raise self._refused(str(error)) from None
+        self._condition = None if self._mapping.where is None else self._row_condition(self._mapping.where, schema)
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -109,7 +113,12 @@ class TableShape:
         return self._computed
 
     @property
-    def condition(self) -> RowCondition | None:
+    def function(self) -> FunctionColumns | None:
+        """The function of the mapping."""
+        return self._function
+
+    @property
+    def condition(self) -> "RowCondition | ExpressionCondition | None":
         """The condition that the store's rows meet; None: the store holds all rows."""
         return self._condition
 
@@ -118,33 +127,45 @@ class TableShape:
 
         Returns None if the change lacks a column without which the condition can't be decided or a column can't be
         computed. The store then keeps its row: capture publishes the whole row soon after, with a greater version.
-        Raises ComputationError for a row for which a computed column has no value.
+        Raises ComputationError for a row for which the condition, a computed column or the function has no value.
         """
         if self._is_identity:
             return change
         key = {self._names[name]: value for name, value in change.key.items()} if self._is_renamed else change.key
         if change.row is None:
-            gone = change.origin if self._condition is None else _left_out(change.origin)
+            is_whole = self._condition is None and self._function is None  # the store holds every row
+            gone = change.origin if is_whole else _left_out(change.origin)
             return Change(change.table, key, change.version, None, change.schema_version, origin=gone)
-        if self._condition is not None:
-            is_held = self._condition.decide(change.row, change.unchanged)
-            if is_held is None:
-                return None
-            if not is_held:
-                gone = _left_out(change.origin)
-                return Change(change.table, key, change.version, None, change.schema_version, origin=gone)
+        try:
+            row = self._held_row(change.row, change.unchanged)
+        except MissingColumnError:
+            return None
+        if row is None:
+            gone = _left_out(change.origin)
+            return Change(change.table, key, change.version, None, change.schema_version, origin=gone)
         unchanged = change.unchanged
         if unchanged:
             flags = frozenset(self.flag(name) for name in unchanged if name in self._bounds)
             unchanged = flags | frozenset(self._names[name] for name in unchanged if name in self._names)
-        try:
-            row = self.row(change.row)
-        except MissingColumnError:
-            return None
         return Change(change.table, key, change.version, row, change.schema_version, unchanged, change.origin)
 
+    def _held_row(self, row: dict[str, Json], unchanged: frozenset[str]) -> dict[str, Json] | None:
+        """Returns a row in the store's shape; None for one that the store does not hold. Raises ComputationError,
+        MissingColumnError."""
+        if self._condition is not None:
+            is_held = self._condition.decide(row, unchanged)
+            if is_held is None:
+                raise MissingColumnError
+            if not is_held:
+                return None
+        if self._function is None:
+            return self.row(row)
+        added = self._function.value(row)
+        return None if added is None else self.row(row) | added
+
     def row(self, row: dict[str, Json]) -> dict[str, Json]:
-        """Returns a row's columns in the store's shape. Raises ComputationError, MissingColumnError."""
+        """Returns a row's columns in the store's shape, without those of the function. Raises ComputationError,
+        MissingColumnError."""
         try:
             stored = {name_there: row[name] for name, name_there in self._pairs}
         except KeyError:  # the row lacks columns
@@ -184,6 +205,8 @@ class TableShape:
         }
         named = [(name, f"the constant {name}") for name in mapping.constants]
         named += [(name, f"the computed column {name}") for name in mapping.computed]
+        if self._function is not None:
+            named += [(name, f"column {name} of the function") for name in self._function.types]
         named += [(names[name] + FLAG, f"the flag of {name}") for name in mapping.as_null if name in names]
         named += [(stored, f"column {name}") for name, stored in names.items()]
         owners: dict[str, str] = {}
@@ -197,21 +220,52 @@ class TableShape:
         try:
             from sinks.shaping.expressions.expression import Expression
         except ModuleNotFoundError as error:
-            raise RefusedError(
-                f"{self._where}: computed columns need the Python package {error.name}",
-                "pip install 'watershed-cdc[expressions]'",
-            ) from error
+            raise self._lacks_package("computed columns need", error) from error
         try:
             expression = Expression(text, schema)
         except ExpressionError as error:
             raise self._refused(f"computed column {name}: {error}") from None
-        if masked_here := sorted(expression.columns & set(self._mapping.mask.columns)):
-            raise self._refused(f"computed column {name}: it would show column {masked_here[0]}, which mask hides")
+        self._check_masked(f"computed column {name}: it", expression.columns)
         return expression
 
+    def _check_masked(self, what: str, reads: frozenset[str]) -> None:
+        if masked_here := sorted(reads & set(self._mapping.mask.columns)):
+            raise self._refused(f"{what} would show column {masked_here[0]}, which mask hides")
+
+    def _function_columns(self, name: str, schema: TableSchema) -> FunctionColumns:
+        """Returns the columns of the mapping's function. Raises RefusedError."""
+        try:
+            function = FunctionColumns(name, self._mapping.function_time_limit_s, schema)
+        except ConfigError as error:
+            raise RefusedError(f"{self._where}: {error.message}", error.hint) from error
+        self._check_masked(f"function {name}", function.reads)
+        return function
+
+    def _row_condition(self, text: str, schema: TableSchema) -> "RowCondition | ExpressionCondition":
+        """Returns the condition. Raises RefusedError."""
+        try:
+            return RowCondition(text, schema)
+        except BeyondGrammarError as error:
+            beyond_grammar = error
+        except ValueError as error:
+            raise self._refused(str(error)) from None
+        try:
+            from sinks.shaping.expressions.condition import ExpressionCondition
+        except ModuleNotFoundError as error:
+            raise self._lacks_package(f"{beyond_grammar}; as an SQL expression it needs", error) from error
+        try:
+            return ExpressionCondition(text, schema)
+        except ExpressionError as error:
+            raise self._refused(f"where: {error}") from None
+
+    def _lacks_package(self, what: str, error: ModuleNotFoundError) -> RefusedError:
+        return RefusedError(
+            f"{self._where}: {what} the Python package {error.name}", "pip install 'watershed-cdc[expressions]'"
+        )
+
     def _computed_columns(self, schema_history: SchemaHistory, schema: TableSchema) -> Iterator[Column]:
-        """Yields the computed columns of a version of the schema. An earlier one lacks those whose values from then say
-        nothing now, because a column that they were computed from is another one."""
+        """Yields the computed columns of a version of the schema, and the function's. An earlier one lacks those whose
+        values from then say nothing now, because a column that they were computed from is another one."""
         carried = schema_history.carried(schema.version)
         for name, expression in self._computed.items():
             if schema is schema_history.newest:
@@ -219,6 +273,8 @@ class TableShape:
             elif expression.columns <= carried:
                 with suppress(RefusedError):  # the expression does not fit the former types
                     yield self._expression(name, self._mapping.computed[name], schema).column(name)
+        if self._function is not None and (schema is schema_history.newest or self._function.reads <= carried):
+            yield from self._function.columns
 
     def _schema(self, schema: TableSchema, computed: Iterable[Column]) -> TableSchema:
         """Returns a version of the schema, the newest or an earlier one, with the newest one's names. `computed`: the
@@ -232,7 +288,10 @@ class TableShape:
             oid, type_name = _CONSTANT_TYPES[type(value)]
             columns.append(Column(name, oid, -1, type_name, nullable=False, base_type_oid=oid))
         columns += computed
-        return replace(schema, columns=tuple(columns), key=tuple(names[name] for name in schema.key))
+        filled = tuple(
+            (names[name], value) for name, value in schema.filled if name in names and not self._mapping.reshapes(name)
+        )
+        return replace(schema, columns=tuple(columns), key=tuple(names[name] for name in schema.key), filled=filled)
 
     def _column(self, column: Column, name: str) -> Column:
         is_masked = column.name in self._mapping.mask.columns and is_text(

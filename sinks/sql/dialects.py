@@ -52,6 +52,8 @@ class Dialect:
     fill: Callable[[Connection, StagedForm, Sequence[Any]], None]  # writes packed rows into the stage
     # Reads one column of a packed row as `fill` does, to find the column that is refused.
     probe: Probe
+    # Returns a value that a column's form has written as the text of a literal, for a column's default.
+    literal: Callable[[Connection, ColumnForm, Any], str]
     empty: str  # what a statement that deletes all rows of a table begins with
     begin: str | None  # the statement that begins a writing transaction; None: the driver begins it
     settings: tuple[str, ...]  # statements for each new connection
@@ -138,6 +140,20 @@ def _json_columns(form: StagedForm, names: Iterable[str]) -> tuple[str, str]:
     return ", ".join(values), ", ".join(f"{at} {held.read_as}" for at, held in columns)
 
 
+def _postgres_literal(connection: Connection, form: ColumnForm, value: Any) -> str:
+    """The server reads the value as it reads those of rows, and prints it so that the type reads the same again."""
+    statement = text(
+        f"SELECT quote_literal(CAST(CAST(v AS {form.ddl}) AS text)) "  # noqa: S608
+        f"FROM json_to_recordset(CAST(:rows AS json)) AS s(v {form.read_as})"
+    )
+    return str(connection.execute(statement, {"rows": encode_json([{"v": value}]).decode()}).scalar_one())
+
+
+def _sqlite_literal(connection: Connection, form: ColumnForm, value: Any) -> str:
+    del form
+    return str(connection.execute(text("SELECT quote(:value)"), {"value": value}).scalar_one())
+
+
 def _pack_as_values(row: Row) -> tuple[Row, int]:
     return row, sum(len(value) if isinstance(value, str | bytes) else 8 for value in row.values())
 
@@ -215,6 +231,7 @@ DIALECTS: Final[dict[str, Dialect]] = {
         pack=_pack_as_json,
         fill=_fill_from_json,
         probe=_probe_json,
+        literal=_postgres_literal,
         empty="TRUNCATE TABLE",
         begin=None,
         settings=(
@@ -246,6 +263,7 @@ DIALECTS: Final[dict[str, Dialect]] = {
         pack=_pack_as_values,
         fill=_fill_by_rows,
         probe=_probe_nothing,
+        literal=_sqlite_literal,
         empty="DELETE FROM",
         begin="BEGIN IMMEDIATE",
         settings=("PRAGMA busy_timeout = 30000", "PRAGMA journal_mode = WAL"),

@@ -15,8 +15,9 @@ from sqlalchemy.schema import CreateIndex, CreateSchema, CreateTable, DropIndex,
 
 from cdc.model.control import table_key
 from cdc.model.events import TableId
-from sinks.contract import lost_writes
+from sinks.contract import Json, lost_writes
 from sinks.errors import RefusedError, SinkError
+from sinks.json_values import Unholdable
 from sinks.schema_history import SchemaHistory
 from sinks.sql.server import LostTable, RefusedStatement, RefusedValue, SqlServer
 from sinks.sql.tables import INDEX_BEGINNING, OwnTables, QualifiedName, TableForm
@@ -138,7 +139,7 @@ class Preparation:
                     raise lost(table)
                 if row["is_prepared"] and row["shape"] != form.shape:
                     raise later(table)
-                if row["shape"] != form.shape or not all(are_there):
+                if row["shape"] != form.shape or not all(are_there) or self._lacks_values(schema_history, form, row):
                     self._drop(connection, row)
                     row = None
             if row is None:
@@ -244,9 +245,17 @@ class Preparation:
             "key_columns": json.dumps(form.schema.key),
         }
 
+    def _lacks_values(self, schema_history: SchemaHistory, form: TableForm, row: Any) -> bool:
+        """Says of a table of an earlier generation whether a new column has a value in its rows. They will be written
+        again with the versions that they have, which changes nothing in a row that is there."""
+        held = dict(json.loads(row["columns"]))
+        return not row["is_prepared"] and any(
+            name in schema_history.ever_filled and name not in held for name in form.forms
+        )
+
     def _evolve(self, connection: Connection, schema_history: SchemaHistory, form: TableForm, row: Any) -> None:
         """Changes the table's columns. A column that stays the same keeps its values; others are dropped and added
-        again, as NULL.
+        again, with the constant that rows have which did not change since, or as NULL.
         """
         table, version = schema_history.newest.table, row["schema_version"]
         if row["is_prepared"] and version > schema_history.newest.version:
@@ -255,6 +264,7 @@ class Preparation:
             raise _other_key(form, "it has another key")
         # Versions that an earlier generation recorded may be those of other schemas.
         carried: Collection[str] = schema_history.carried(version) if row["is_prepared"] else list(form.forms)
+        filled = schema_history.filled(version) if row["is_prepared"] else {}
         held, wanted = dict(json.loads(row["columns"])), dict(form.columns)
         stay = {name for name in wanted if name in held and name in carried and self._fits(held[name], wanted[name])}
         if lost_key := next((name for name in form.schema.key if name not in stay), None):
@@ -265,7 +275,7 @@ class Preparation:
                 connection.exec_driver_sql(f"ALTER TABLE {rows} DROP COLUMN {quote(name)}")
         for name, ddl in wanted.items():
             if name not in stay:
-                connection.exec_driver_sql(f"ALTER TABLE {rows} ADD COLUMN {quote(name)} {ddl}")
+                self._add(connection, rows, name, form, filled.get(name))
             elif held[name] != ddl:
                 self._widen(connection, rows, quote(name), ddl)
                 if name in form.schema.key:
@@ -276,6 +286,25 @@ class Preparation:
             log.info("SQL table changed", table=str(table), columns=" ".join(sorted(changed)))
         tables = self._own.tables
         connection.execute(tables.update().where(tables.c.source == form.source).values(**self._described(form)))
+
+    def _add(self, connection: Connection, rows: str, name: str, form: TableForm, value: Json) -> None:
+        """Adds a column, with this value of a record in all rows. It is a default for this moment, with which databases
+        add a column without writing the rows."""
+        column, held = connection.dialect.identifier_preparer.quote(name), form.forms[name]
+        statement = f"ALTER TABLE {rows} ADD COLUMN {column} {held.ddl}"
+        if value is None:
+            connection.exec_driver_sql(statement)
+            return
+        try:
+            literal = self._server.dialect.literal(connection, held, held.write(value))
+        except Unholdable as error:
+            raise RefusedError(f"its new column {name} can't have its default: {error}") from None
+        # The driver looks for parameters in the text.
+        escaped = literal.replace("%", "%%") if connection.dialect.paramstyle in ("format", "pyformat") else literal
+        connection.exec_driver_sql(f"{statement} DEFAULT {escaped}")
+        # Elsewhere it stays, and does nothing: rows are written with all columns.
+        if self._server.dialect.alters_types:
+            connection.exec_driver_sql(f"ALTER TABLE {rows} ALTER COLUMN {column} DROP DEFAULT")
 
     def _fits(self, held: str, wanted: str) -> bool:
         """Returns whether a column's type can be changed to the other one in place."""

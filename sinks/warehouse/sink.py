@@ -125,7 +125,7 @@ class WarehouseSink:
     # ---- rows
 
     def reduced(self, changes: Sequence[Change]) -> list[Change]:
-        """Implements spark_jobs.pieces.ChangeWriter.reduced."""
+        """Implements spark_jobs.piece_writer.ChangeWriter.reduced."""
         return Stager(self._staging, self._schemas.values(), self.mode).reduced(changes)
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:

@@ -14,7 +14,7 @@ from typing import Any
 from cdc.model.errors import StackError
 
 # Large, and needed by few: they are fetched when they are used, not with the others.
-ON_DEMAND = ("aws", "debezium", "iceberg-rest", "schema-registry")
+ON_DEMAND = ("aws", "debezium", "debezium-avro", "iceberg-rest", "schema-registry")
 LOCK_FILE = Path(__file__).parent / "lock.json"
 _PART = re.compile(r"[A-Za-z0-9_.-]+")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

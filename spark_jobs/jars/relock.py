@@ -25,6 +25,7 @@ HADOOP = "3.4.2"  # equals that of PySpark's hadoop-client jars
 AWS_SDK = "2.54.17"  # equals that in Iceberg's bundle
 JETTY = "12.1.14"
 APICURIO = "3.3.3"
+APICURIO_CONVERTER = "2.6.13.Final"  # the newest whose dependencies were all published
 DEBEZIUM = "3.7.0.Final"
 CONNECT_JETTY = "12.0.34"  # equals that in the POM of connect-runtime
 
@@ -119,6 +120,18 @@ WANTED = (
             f"org.eclipse.jetty:jetty-security:{CONNECT_JETTY}",
             f"org.eclipse.jetty:jetty-session:{CONNECT_JETTY}",
             "org.slf4j:slf4j-simple:1.7.36",
+        ),
+    ),
+    # Apicurio's Avro converter for Kafka Connect, a copy of Confluent's, for tests: what Connect does not have already.
+    JarGroup(
+        "debezium-avro",
+        (f"io.apicurio:apicurio-registry-utils-converter:{APICURIO_CONVERTER}",),
+        without=(
+            *("connect-api", "connect-json", "kafka-clients", "lz4-java", "slf4j-api", "snappy-java", "zstd-jni"),
+            *("jackson-annotations", "jackson-core", "jackson-databind", "jackson-datatype-jdk8"),
+            # Of its converters for JSON.
+            *("apicurio-registry-serdes-jsonschema-serde", "itu", "jackson-dataformat-yaml", "json", "snakeyaml"),
+            "json-schema-validator",
         ),
     ),
     # Apicurio's schema registry as one archive, for tests.

@@ -119,14 +119,13 @@ def read_row(message: Message, schema_history: SchemaHistory, reader: RecordRead
     schema history has; SinkError for a record that capture did not write, or whose schema the registry does not have;
     UnreachableError, ConfigError."""
     topic, partition, offset = schema_history.newest.topic, message.partition() or 0, message.offset() or 0
+    where, content = RecordCoordinates(topic, partition, offset), message.value()
     try:
-        key, value = reader.plain(message.key()), reader.plain(message.value())
+        key, value = reader.plain(message.key()), reader.plain(content)
     except (UnknownIdError, DamagedRecordError) as error:
-        where = RecordCoordinates(topic, partition, offset)
         raise SinkError(f"record at {where} can not be read: {error.message}", error.hint) from error
-    change = ordinary_change(schema_history.newest, key, value) or _read(
-        schema_history, RecordCoordinates(topic, partition, offset), key, value, message.headers()
-    )
+    change = ordinary_change(schema_history.newest, key, value) if value is content else None
+    change = change or _read(schema_history, where, key, value, message.headers())
     lsn = None if value is None else _read_lsn(value).source.commit_lsn
     at_us = change.origin.at_us if change.origin else message.timestamp()[1] * 1000
     operation = "d" if change.origin is None else change.origin.operation

@@ -17,7 +17,7 @@ from sinks.records import ordinary_change
 from tests.bench.codec import COLUMNS, FRAME, SHAPES, frames
 from tests.support import wire
 
-ENCODINGS: tuple[Encoding, ...] = ("json", "json_schema", "avro")
+ENCODINGS: tuple[Encoding, ...] = ("json", "json_schema", "avro", "protobuf")
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ _WRITTEN: Final = Result(Outcome.WRITTEN)
 
 
 class NullTarget:
-    """Implements spark_jobs.pieces.ChangeWriter."""
+    """Implements spark_jobs.piece_writer.ChangeWriter."""
 
     def reduced(self, changes: Sequence[Change]) -> list[Change]:
         return reduce_changes(changes)

@@ -146,7 +146,7 @@ class CacheStore:
 
     def rename(self, names: Mapping[str, str]) -> None:
         shapes = {
-            pattern: CacheShape.model_validate_json(_renamed(shape.model_dump_json(), names))
+            pattern: CacheShape.model_validate_json(_renamed(shape.model_dump_json(by_alias=True), names))
             for pattern, shape in self._shapes.items()
         }
         self._config = CacheConfig(url=self._config.url, shapes=shapes)
@@ -366,9 +366,9 @@ def _cache_at(url: str, unique: str, shapes: Callable[[str], dict[str, CacheShap
 
 
 def _json_shapes(unique: str) -> dict[str, CacheShape]:
-    """Plain JSON under the default keys."""
+    """Plain JSON under the default keys, with values of type json and jsonb in it as they are."""
     del unique
-    return {"*": CacheShape(value="json")}
+    return {"*": CacheShape(value="json", json="object")}
 
 
 def _column_shapes(unique: str) -> dict[str, CacheShape]:

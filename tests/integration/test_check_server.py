@@ -138,7 +138,7 @@ def test_a_standby(server: Server) -> None:
     server.stack.restart("postgres")
     try:
         one = the_one(troubles(server.items), "source", "the server is a standby")
-        assert one.next == "name the primary in source.dsn, or all servers"
+        assert one.next.startswith("name the primary in source.dsn, or all servers; to read this standby's log")
     finally:
         signal_file.unlink()
         server.stack.restart("postgres")

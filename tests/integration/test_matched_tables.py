@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.support.captured import Captured, under_capture
+from tests.support.http_server import free_port
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.whole
@@ -80,7 +81,8 @@ def test_a_file_is_taken_up_without_a_restart_unless_it_has_a_mistake(matched: C
     create(matched, "CREATE TABLE later (id int PRIMARY KEY, name text); INSERT INTO later VALUES (1, 'a'), (2, 'b')")
     matched.tables = [ITEMS, LATER]
     matched.query("CREATE PUBLICATION watershed FOR ALL TABLES WITH (publish_via_partition_root = true)")
-    matched.settings = {"source": {"tables": [ITEMS]}}
+    # Threads of the HTTP server must not get the signal.
+    matched.settings = {"source": {"tables": [ITEMS]}, "http": {"port": free_port()}}
     capture = matched.start()
     capture.await_said("streaming")
     await_tables(matched, ITEMS)

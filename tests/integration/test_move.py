@@ -161,7 +161,7 @@ def test_a_database_that_is_not_the_same_is_refused_with_the_figures(
     moving.query("ALTER TABLE other ADD more int; DELETE FROM items WHERE id > 300")
     said = move(moving, "--check")
     assert "sampled rows of public.items, " in said and "are missing there" in said
-    assert "public.other has other columns there (also more): all its rows would be published again" in said
+    assert "public.other has other columns there (also more)" in said
     moving.query("ALTER TABLE other DROP more; DROP TABLE items")
     assert "table public.items does not exist" in move(moving)
     moving.query("CREATE TABLE items (id int, name text PRIMARY KEY, mood mood, moods mood[], price price, doc jsonb)")

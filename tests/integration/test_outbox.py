@@ -19,6 +19,7 @@ from cdc.config.settings import SourceConfig
 from tests.checker.records import Record, parse, read_topics
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.support.captured import Captured, under_capture
+from tests.support.forked import run
 from tests.support.topics import delete_topic
 from watershed.client.outbox import Outbox
 from watershed.client.outbox_migrations import Names, migrate
@@ -142,6 +143,9 @@ def test_events_and_rows_are_published_once_in_commit_order_over_a_kill(shop: Ca
     shop.query("INSERT INTO outbox (aggregatetype, aggregateid, type) VALUES ('order', 'before', 'capture')")
     capture = shop.start()
     shop.await_caught_up()
+    pruned = run(["outbox", "prune", "--config", str(shop.config())], deadline_s=60)
+    assert f"events of {OUTBOX} that committed before" in pruned.stderr, "this row is not published"
+    assert shop.query("SELECT aggregateid FROM outbox") == [("before",)]
     assert capture.terminate() == 0
     wanted = undone_and_done(shop)
     for number in range(8):
@@ -188,6 +192,9 @@ def test_events_and_rows_are_published_once_in_commit_order_over_a_kill(shop: Ca
 
     left = len(shop.query("SELECT id FROM outbox"))
     assert left > 0
+    nobody_wants_it = "2100-01-01T00:00:00Z"  # the row from before capture
+    said = shop.cdc("outbox", "republish", "--since", nobody_wants_it)
+    assert said == f"{OUTBOX}: 0 rows are published again\n"
     assert shop.cdc("outbox", "prune") == f"{OUTBOX}: {left} rows deleted\n"
     assert shop.query("SELECT id FROM outbox") == []
     shop.await_caught_up()

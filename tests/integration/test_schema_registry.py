@@ -1,4 +1,4 @@
-"""Tables' records in Avro and JSON Schema, with a real schema registry (Apicurio's)."""
+"""Tables' records in Avro, JSON Schema and Protobuf, with a real schema registry (Apicurio's)."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -9,12 +9,14 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf.json_format import MessageToDict
 
 from cdc.config.format_options import Encoding, FormatOptions
 from cdc.config.schema_registry import SchemaRegistryConfig
 from cdc.formats.connect import STRING, Node, optional, required, struct_of
-from cdc.formats.encodings import Form, form_of
+from cdc.formats.encodings import SCHEMA_TYPES, Form, form_of
 from cdc.formats.wire_format import schema_id_of
 from cdc.kafka.schema_registry import SchemaRefusedError, SchemaRegistry
 from cdc.model.errors import UnknownIdError, UnreachableError
@@ -23,6 +25,7 @@ from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer
 from tests.integration.conftest import ITEMS
 from tests.support.captured import Captured, under_capture
 from tests.support.forked import run
+from tests.support.protoc import message_class
 from tests.support.schema_registry import RegistryServer, schema_registry
 from tests.support.sink_job import SinkJob
 from tests.support.stores import sinks_section
@@ -90,13 +93,13 @@ def client(registry: RegistryServer, **options: Any) -> SchemaRegistry:
 
 def test_the_registry_registers_refuses_and_finds(registry: RegistryServer, unique: str) -> None:
     asked, topic = client(registry), f"{unique}.public.t"
-    asked.check("AVRO")
-    asked.check("JSON")
+    for kind in SCHEMA_TYPES.values():
+        asked.check(kind)
     one, two = form(("a", optional(STRING))), form(("a", optional(STRING)), ("b", required(STRING)))
     first = asked.register(topic, "value", one)
     assert client(registry).register(topic, "value", one) == first
-    kind, schema = client(registry).fetch(first)
-    assert (kind, json.loads(schema)) == ("AVRO", json.loads(one.schema))
+    found, schema = client(registry).fetch(first)
+    assert (found, json.loads(schema)) == ("AVRO", json.loads(one.schema))
     SchemaRegistryClient({"url": registry.url}).set_compatibility(f"{topic}-value", "BACKWARD")
     with pytest.raises(SchemaRefusedError, match=f"refuses a schema for subject {topic}-value: ") as refusal:
         asked.register(topic, "value", two)
@@ -123,6 +126,7 @@ def test_the_registry_registers_refuses_and_finds(registry: RegistryServer, uniq
     [
         pytest.param("avro", marks=pytest.mark.combination("encodings", "avro", "readable", "capture")),
         pytest.param("json_schema", marks=pytest.mark.combination("encodings", "json_schema", "readable", "capture")),
+        pytest.param("protobuf", marks=pytest.mark.combination("encodings", "protobuf", "readable", "capture")),
     ],
 )
 def test_topics_have_the_rows_in_every_encoding(items: Captured, registry: RegistryServer, encoding: Encoding) -> None:
@@ -234,6 +238,15 @@ def test_stores_comparisons_and_heals_read_avro(items: Captured, registry: Regis
                 pytest.mark.combination("encodings", "json_schema", "readable", "warehouse"),
             ],
         ),
+        pytest.param(
+            "protobuf",
+            marks=[
+                pytest.mark.combination("encodings", "protobuf", "readable", "search"),
+                pytest.mark.combination("encodings", "protobuf", "readable", "cache"),
+                pytest.mark.combination("encodings", "protobuf", "readable", "SQL"),
+                pytest.mark.combination("encodings", "protobuf", "readable", "warehouse"),
+            ],
+        ),
     ],
 )
 def test_every_store_reads_it(
@@ -265,6 +278,9 @@ def test_every_store_reads_it(
         pytest.param(
             "json_schema", marks=pytest.mark.combination("encodings", "json_schema", "readable", 'format("watershed")')
         ),
+        pytest.param(
+            "protobuf", marks=pytest.mark.combination("encodings", "protobuf", "readable", 'format("watershed")')
+        ),
     ],
 )
 def test_a_job_on_spark_reads_it(
@@ -283,11 +299,27 @@ def test_a_job_on_spark_reads_it(
     assert found == sorted(items.query("SELECT id, name, price, tags FROM items"))
 
 
+def deserializer(encoding: Encoding, client: SchemaRegistryClient) -> Any:
+    """Confluent's, which makes dicts."""
+    if encoding == "avro":
+        return AvroDeserializer(client)
+    if encoding == "json_schema":
+        return JSONDeserializer(None, schema_registry_client=client)
+
+    def read(content: bytes, context: SerializationContext) -> Any:
+        schema = client.get_schema(schema_id_of(content) or 0).schema_str
+        message = ProtobufDeserializer(message_class(schema or ""), {"use.deprecated.format": False})
+        return MessageToDict(message(content, context), always_print_fields_with_no_presence=True)
+
+    return read
+
+
 @pytest.mark.parametrize(
     "encoding",
     [
         pytest.param("avro", marks=pytest.mark.combination("encodings", "avro", "debezium", "capture")),
         pytest.param("json_schema", marks=pytest.mark.combination("encodings", "json_schema", "debezium", "capture")),
+        pytest.param("protobuf", marks=pytest.mark.combination("encodings", "protobuf", "debezium", "capture")),
     ],
 )
 def test_confluents_deserializers_read_profile_debezium(
@@ -299,9 +331,7 @@ def test_confluents_deserializers_read_profile_debezium(
     items.start()
     items.await_caught_up()
     client = SchemaRegistryClient({"url": registry.url})
-    read: Any = (
-        AvroDeserializer(client) if encoding == "avro" else JSONDeserializer(None, schema_registry_client=client)
-    )
+    read = deserializer(encoding, client)
     topic = f"{items.name}.public.items"
 
     def rows() -> dict[int, str | None]:
@@ -310,10 +340,10 @@ def test_confluents_deserializers_read_profile_debezium(
         for record in items.records("public.items"):
             key = read(record.key, SerializationContext(topic, MessageField.KEY))
             value = read(record.value, SerializationContext(topic, MessageField.VALUE)) if record.value else None
-            after = value and value["after"]
+            after = value and value.get("after")
             found.pop(key["id"], None)
             if after:
-                found[after["id"]] = after["name"]
+                found[after["id"]] = after.get("name")
         return found
 
     assert rows() == dict(items.query("SELECT id, name FROM items"))

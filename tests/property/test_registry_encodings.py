@@ -1,13 +1,14 @@
 """Records in the encodings of a registry, of what servers sent, in each mode. Avro is what fastavro writes and reads,
-JSON is what its JSON Schema says, and both read as the JSON that capture would have written.
+Protobuf what its own library does, JSON is what its JSON Schema says, and all read as the JSON that capture would have
+written.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
 from itertools import islice
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 import fastavro
 import pytest
@@ -25,6 +26,7 @@ from tests.fuzz import target
 from tests.fuzz.seeds import TableSeeds
 from tests.property.test_schemas import PROFILES
 from tests.support.holes import without_holes
+from tests.support.protoc import message_class
 
 WARNINGS = "ignore::cdc.formats.profiles.UnconvertibleWarning"
 
@@ -60,7 +62,7 @@ def filled(node: Node, value: Any) -> Any:
 
 
 def options_of(encoding: Encoding, chosen: dict[str, Any]) -> FormatOptions:
-    adjustment: NameAdjustment = "avro_unicode" if encoding == "avro" else "none"
+    adjustment: NameAdjustment = "none" if encoding == "json_schema" else "avro_unicode"
     return FormatOptions(encoding=encoding, field_name_adjustment_mode=adjustment, **chosen)
 
 
@@ -74,10 +76,25 @@ def require_as_fastavro(form: Form, encoded: bytes) -> None:
     assert again.getvalue() == encoded
 
 
+def require_as_library(form: Form, encoded: bytes) -> None:
+    """Protobuf's library reads the bytes by the schema alone, and writes what it has read as the same bytes."""
+    found = message_class(form.schema).FromString(encoded[1:])
+    assert b"\0" + found.SerializeToString(deterministic=True) == encoded
+
+
+ORACLES: Final[Mapping[Encoding, Callable[[Form, bytes], None]]] = {
+    "avro": require_as_fastavro,
+    "protobuf": require_as_library,
+}
+
+
+@pytest.mark.parametrize("encoding", ORACLES)
 @pytest.mark.parametrize("chosen", PROFILES, ids=str)
 @pytest.mark.filterwarnings(WARNINGS)
-def test_avro_is_fastavros_and_reads_as_the_json_that_it_was_made_of(chosen: dict[str, Any]) -> None:
-    options, count = options_of("avro", chosen), 0
+def test_records_are_their_librarys_and_read_as_the_json_that_they_were_made_of(
+    chosen: dict[str, Any], encoding: Encoding
+) -> None:
+    options, count, require = options_of(encoding, chosen), 0, ORACLES[encoding]
     for table in target.seeds().tables:
         key_form, value_form = forms_of(table.schema, options, "shop")
         assert key_form is not None
@@ -91,8 +108,8 @@ def test_avro_is_fastavros_and_reads_as_the_json_that_it_was_made_of(chosen: dic
                 continue
             encoded = value_form.encode(value)
             if count % 10 == 0:
-                require_as_fastavro(key_form, encoded_key)
-                require_as_fastavro(value_form, encoded)
+                require(key_form, encoded_key)
+                require(value_form, encoded)
             read = read_value(head(77) + encoded)
             assert json.loads(read) == filled(envelope, json.loads(value))
             if chosen["profile"] == "readable" and b'"before":null' in value and b"unchanged" not in value:
@@ -118,10 +135,11 @@ def test_json_is_what_its_json_schema_says(chosen: dict[str, Any]) -> None:
     assert count > 100
 
 
-def test_damaged_avro_is_refused_or_read_and_nothing_else() -> None:
+@pytest.mark.parametrize("encoding", ORACLES)
+def test_damaged_records_are_refused_or_read_and_nothing_else(encoding: Encoding) -> None:
     """No other error than ValueError, and no hanging, whatever the bytes are."""
     chance, table = Random(7), target.seeds().tables[0]
-    options = options_of("avro", PROFILES[0])
+    options = options_of(encoding, PROFILES[0])
     _, form = forms_of(table.schema, options, "shop")
     read = reader_of(form.schema_type, form.schema)
     contents = [form.encode(value) for _, value in islice(records_of(table, options), 20) if value is not None]

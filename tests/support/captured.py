@@ -146,6 +146,7 @@ class Captured:
     folder: Path
     settings: dict[str, Any] = field(default_factory=dict)  # sections that go before ours
     keys: Keys = field(default_factory=dict)
+    slot_dsn: str = ""  # of the superuser, on the server that has the slot; "": the same
     _processes: list[CaptureProcess] = field(default_factory=list)
 
     def config(self) -> Path:
@@ -212,9 +213,7 @@ class Captured:
 
     def query(self, statement: LiteralString | sql.Composed, *parameters: Any) -> list[tuple[Any, ...]]:
         """By the superuser, in the captured database."""
-        with psycopg.connect(self.superuser_dsn, autocommit=True) as connection:
-            cursor = connection.execute(statement, parameters or None)
-            return cursor.fetchall() if cursor.description else []
+        return _query(self.superuser_dsn, statement, *parameters)
 
     def log_end(self) -> int:
         """Where the source's log ends now."""
@@ -222,8 +221,10 @@ class Captured:
 
     def confirmed(self) -> int | None:
         """The slot's confirmed LSN; None without a slot."""
-        rows = self.query(
-            "SELECT (confirmed_flush_lsn - '0/0')::int8 FROM pg_replication_slots WHERE slot_name = %s", self.name
+        rows = _query(
+            self.slot_dsn or self.superuser_dsn,
+            "SELECT (confirmed_flush_lsn - '0/0')::int8 FROM pg_replication_slots WHERE slot_name = %s",
+            self.name,
         )
         return rows[0][0] if rows else None
 
@@ -361,6 +362,12 @@ class Captured:
                     future.result(10)
                 except KafkaException:
                     continue
+
+
+def _query(dsn: str, statement: LiteralString | sql.Composed, *parameters: Any) -> list[tuple[Any, ...]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        cursor = connection.execute(statement, parameters or None)
+        return cursor.fetchall() if cursor.description else []
 
 
 @contextmanager

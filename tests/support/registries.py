@@ -40,6 +40,11 @@ class FakeRegistry:
         versions.append((schema_id, form.schema))
         return schema_id
 
+    def newest(self, topic: str, part: Literal["key", "value"], name: str) -> tuple[str, str] | None:  # noqa: ARG002
+        self._answer()
+        versions = self.subjects.get(f"{topic}-{part}")
+        return self.schemas[versions[-1][0]] if versions else None
+
     def fetch(self, schema_id: int) -> tuple[str, str]:
         self._answer()
         try:

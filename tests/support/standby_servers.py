@@ -114,8 +114,11 @@ class PgServer:
         ]
         self.run("pg_basebackup", "--no-sync", *words, version=18)  # it copies older servers too
         with (self.data / "postgresql.auto.conf").open("a") as settings:
-            settings.write("sync_replication_slots = on\nhot_standby_feedback = on\nsynchronized_standby_slots = ''\n")
-            settings.write("synchronous_standby_names = ''\n")
+            settings.write("hot_standby_feedback = on\nsynchronous_standby_names = ''\n")
+            if self.version >= 17:
+                settings.write("sync_replication_slots = on\nsynchronized_standby_slots = ''\n")
+            else:  # which does not know all options that the program has written for it
+                settings.write(f"primary_conninfo = '{address}'\n")
         self.start()
 
     def programs(self) -> Path:
@@ -239,9 +242,9 @@ class Writer:
 
 
 @contextmanager
-def standby_servers(count: int = 2) -> Iterator[StandbyServers]:
+def standby_servers(count: int = 2, version: int = 18) -> Iterator[StandbyServers]:
     """`count` servers: a primary, and its standbys, which have no part in commits."""
-    with servers_of([18] * count) as servers:
+    with servers_of([version] * count) as servers:
         servers[0].start()
         for standby in servers[1:]:
             standby.make_standby_of(servers[0])

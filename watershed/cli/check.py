@@ -23,6 +23,7 @@ from sinks.registry import store_findings
 from sinks.shaping.check import PlannedTable, planned_tables
 from sinks.shaping.limits import limit_findings
 from watershed.cli.exit_codes import FAILED, UNREACHABLE
+from watershed.cli.findings.alter import alter_findings
 from watershed.cli.findings.builds import build_findings
 from watershed.cli.findings.capture import capture_findings
 from watershed.cli.options import CONFIG, AsJson, ConfigFile, configuration
@@ -76,6 +77,7 @@ def all_findings(config: Config, tables: list[SourceTable], planned: list[Planne
     yield from capture_findings(config, tables)
     yield from _mapping_findings(config, tables, planned)
     yield from build_findings(config)
+    yield from alter_findings(config)
     schemas = [schema_of(table, None, Topics(config.topics.prefix)) for table in tables]
     for name, section in config.sinks.items():
         yield from store_findings(name, section, config.topics.prefix, schemas)

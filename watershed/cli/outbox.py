@@ -15,7 +15,7 @@ from cdc.model.errors import ConfigError, ConnectionLost, GapError, SourceError,
 from cdc.model.events import TableId
 from cdc.model.lost_events import lost_records, require_settled
 from cdc.model.topics import Topics
-from cdc.postgres.connection import connect
+from cdc.postgres.connection import at_slot, connect
 from watershed.cli.options import CONFIG, ConfigFile, configuration
 from watershed.cli.outbox_rows import OldEvents, PublishedProof
 from watershed.cli.outbox_rows import prune as prune_table
@@ -82,12 +82,15 @@ def prune(
     tables = _chosen(settings, table)
     while True:
         try:
-            with connect(settings.source, application="watershed prune") as connection:
+            with (
+                connect(settings.source, application="watershed prune") as connection,
+                at_slot(settings.source, connection) as server,
+            ):
                 for found in tables:
                     name = TableId.parse(found.table)
                     require_published = partial(_require_published, settings, name)
                     events = OldEvents(name, found.table_field_event_id, found.retention_column, found.retention_s)
-                    proof = PublishedProof(settings.source.slot, timeout, time.sleep, require_published)
+                    proof = PublishedProof(server, settings.source.slot, timeout, time.sleep, require_published)
                     rows = sum(prune_table(connection, events, proof))
                     typer.echo(f"{found.table}: {rows} rows deleted")
         except (ConnectionLost, UnreachableError, GapError) as error:
@@ -132,7 +135,12 @@ def republish(
 def _require_published(settings: Config, table: TableId) -> None:
     state = read_state(settings)
     record = state.tables.get(table)
-    if record is not None and record.status == "stopped":
+    if record is None:
+        raise GapError(
+            f"{table} is not captured, so its rows are not published",
+            "restart cdc run with this configuration; the slot of another one confirms without them",
+        )
+    if record.status == "stopped":
         raise GapError(f"{table} is stopped, so its rows are not published: {record.message}", record.next)
     require_settled(table, state.lost)
 

@@ -39,6 +39,7 @@ class OldEvents:
 class PublishedProof:
     """The proof that committed events are published."""
 
+    server: SourceConnection  # to the one that has the slot
     slot: str
     deadline_s: float  # for capture to confirm committed rows
     wait: Callable[[float], None]  # sleeps
@@ -104,7 +105,7 @@ def _await_confirmed(connection: SourceConnection, proof: PublishedProof) -> Non
     (end,) = read_row(connection, "SELECT pg_catalog.pg_logical_emit_message(true, 'watershed.prune', '')::text")
     waited = 0.0
     while True:
-        found = connection.execute(
+        found = proof.server.execute(
             "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (proof.slot,)
         ).fetchone()
         if found is None or found[0] is None:

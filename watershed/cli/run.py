@@ -5,6 +5,7 @@ import os
 from cdc.config.config_file import load_config
 from cdc.daemon.conditions import Conditions
 from cdc.daemon.service import Service
+from cdc.telemetry.process import open_telemetry
 from watershed.cli.failpoints import armed_probe
 from watershed.cli.options import CONFIG, ConfigFile, HttpPort, LogJson, LogLevel, configuration
 
@@ -20,12 +21,20 @@ def run(
     SIGHUP lets it read the configuration file again, as cdc reload does."""
     settings = configuration(config, log_level=log_level, log_json=log_json)
     conditions = Conditions()
-    service = Service(settings, armed_probe(os.environ), conditions.report, lambda: load_config(config))
+    telemetry = open_telemetry(settings.telemetry, settings.topics.prefix, "watershed-capture")
+    on_published = telemetry.record_published if telemetry.has_spans else None
+    probe = armed_probe(os.environ)
+    service = Service(settings, probe, conditions.report, lambda: load_config(config), on_published)
     port = settings.http.port if http_port is None else http_port
-    if port:
+    if port or telemetry.has_metrics:
         from watershed.cli.view_readers import view_readers
+        from watershed.http.observed_process import show_process
         from watershed.http.routes import CAPTURE
-        from watershed.http.server import ListenAddress, serve
+        from watershed.http.server import ListenAddress
 
-        serve(settings, ListenAddress(config, port, "http.port"), CAPTURE, conditions, view_readers(settings))
-    service.run()
+        address = ListenAddress(config, port, "http.port") if port else None
+        show_process(settings, address, CAPTURE, conditions, view_readers(settings), telemetry)
+    try:
+        service.run()
+    finally:
+        telemetry.close()

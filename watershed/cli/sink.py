@@ -35,22 +35,26 @@ def run(
     for name in sinks:
         sink_config(settings.sinks, name)  # raises ConfigError for an unknown name before anything listens
     from cdc.daemon.conditions import Conditions
+    from cdc.telemetry.process import open_telemetry
     from spark_jobs.runner import run_sinks  # brings Spark
 
     conditions = Conditions()
+    telemetry = open_telemetry(settings.telemetry, settings.topics.prefix, "watershed-sinks", has_lineage=True)
     port = settings.http.sink_port if http_port is None else http_port
-    if port:
+    if port or telemetry.has_metrics:
         from watershed.cli.view_readers import view_readers
+        from watershed.http.observed_process import show_process
         from watershed.http.routes import sinks_scope
-        from watershed.http.server import ListenAddress, serve
+        from watershed.http.server import ListenAddress
 
+        address = ListenAddress(config, port, "http.sink_port") if port else None
         scope = sinks_scope(frozenset(sinks))
-        serve(settings, ListenAddress(config, port, "http.sink_port"), scope, conditions, view_readers(settings))
+        show_process(settings, address, scope, conditions, view_readers(settings), telemetry)
     if settings.verify.every is not None:
         from watershed.verify.schedule import VerifySchedule
 
         VerifySchedule(settings, config, sinks).start()
-    run_sinks(settings, sinks, conditions, lambda: load_config(config))
+    run_sinks(settings, sinks, conditions, lambda: load_config(config), telemetry)
 
 
 @app.command()

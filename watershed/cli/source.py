@@ -49,7 +49,11 @@ def move(
     server in source.dsn, begins a new epoch, compares all rows, and publishes those that differ. Exits with 1 if the
     database is not the same, or capture refuses."""
     settings = configuration(config)
-    target = settings.source if to is None else settings.source.model_copy(update={"dsn": SecretStr(to)})
+    target = (
+        settings.source
+        if to is None
+        else settings.source.model_copy(update={"dsn": SecretStr(to), "standby_dsn": None})
+    )
     found = check_move(settings, target, replaces_slot=replace_slot)
     _show(found, as_json=as_json)
     if not accept_differences:

@@ -18,6 +18,7 @@ from cdc.config.views import ViewConfig
 from cdc.daemon.conditions import Conditions
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
+from cdc.telemetry.process import open_telemetry
 from sinks.errors import SinkError
 from watershed.cli.check import spark_findings
 from watershed.cli.event_log import check_logs, chosen_logs, rebuild_log, remove_log
@@ -126,15 +127,21 @@ def run(
     settings = _with_functions(config, log_level=log_level, log_json=log_json)
     logs = chosen_logs(settings, names)
     chosen, conditions = _chosen(settings, names), Conditions()
+    telemetry = open_telemetry(settings.telemetry, settings.topics.prefix, "watershed-views")
     port = settings.http.view_port if http_port is None else http_port
-    if port:
+    if port or telemetry.has_metrics:
+        from watershed.http.observed_process import show_process
         from watershed.http.routes import views_scope
-        from watershed.http.server import ListenAddress, serve
+        from watershed.http.server import ListenAddress
 
+        address = ListenAddress(config, port, "http.view_port") if port else None
         scope = views_scope(frozenset(chosen))
-        serve(settings, ListenAddress(config, port, "http.view_port"), scope, conditions, view_readers(settings))
-    with sigterm_as_interrupt():
-        has_failed = run_views(settings, chosen, logs, conditions, partial(typer.echo, err=True))
+        show_process(settings, address, scope, conditions, view_readers(settings), telemetry)
+    try:
+        with sigterm_as_interrupt():
+            has_failed = run_views(settings, chosen, logs, conditions, partial(typer.echo, err=True))
+    finally:
+        telemetry.close()
     if has_failed:
         raise typer.Exit(FAILED)
 

@@ -18,9 +18,11 @@ from typing import Final
 
 from cdc.model.control import PositionRecord, ProgressRecord
 from cdc.model.errors import GapError, WatershedError
+from cdc.model.events import TableId
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.sink_records import SinkRecord, newest
 from cdc.model.suggestions import did_you_mean
+from cdc.model.topics import Topics
 from watershed.client.source_facts import SourceEnd
 
 PAGE_HEADER_BYTES: Final = 24
@@ -48,6 +50,7 @@ class Positions:
     sinks: tuple[SinkRecord, ...] = ()
     capture: PositionRecord | None = None
     progress: ProgressRecord | None = None
+    prefix: str = ""  # of the topics
 
 
 def target_of(
@@ -125,9 +128,25 @@ def obstacle(target: WaitTarget, sink: str, positions: Positions) -> str | None:
     for table, reason in sorted(owed_by(record, positions).items()):
         if _concerns(target, record, table):
             return f"rows of {table} are owed: {reason}"
+    for table in sorted(target.tables):
+        if not _is_captured(table, positions):  # also one that a pattern will take in a moment
+            return f"table {table} is not captured"
     if not target.accepts_rejected:
         _require_none_rejected(target, record, progress)
     return None
+
+
+def tables_of(names: Iterable[str]) -> frozenset[str]:
+    """Returns tables as records name them, for WaitTarget. Raises WaitError for a text that is no name of a table."""
+    try:
+        return frozenset(str(TableId.parse(name)) for name in names)
+    except ValueError as error:
+        raise WaitError(str(error), "write schema.table") from None
+
+
+def _is_captured(table: str, positions: Positions) -> bool:
+    topic = Topics(positions.prefix).table(TableId.parse(table))
+    return positions.capture is not None and topic in positions.capture.topics
 
 
 def shows_these_topics(record: SinkRecord, positions: Positions) -> bool:

@@ -56,7 +56,7 @@ class PipelineWatch:
 
     def positions(self) -> Positions:
         """Returns what capture and sinks have published, as of what was read so far. Raises GapError as `position`."""
-        return Positions(self.sinks(), self.position(), self.published())
+        return Positions(self.sinks(), self.position(), self.published(), self._topics.prefix)
 
     def published(self) -> ProgressRecord | None:
         return self.progress(ProgressRecord, ProgressRecord.KEY)

@@ -10,14 +10,17 @@ from cdc.model.lsn import parse_lsn
 from cdc.postgres.connection import connect, lost, read_row
 from watershed.client.source_facts import SlotFacts, SourceEnd, SourceFacts
 
-# Columns that older versions do not have are read from the row as JSON.
 _QUERY: Final = """
 SELECT current_database()::text,
        current_setting('server_version'),
        ('x' || substr(pg_walfile_name(pg_current_wal_flush_lsn()), 1, 8))::bit(32)::int,
        pg_current_wal_flush_lsn()::text,
-       (SELECT setting::int8 * 1024 * 1024 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
-       EXISTS (SELECT FROM pg_publication WHERE pubname = %(publication)s),
+       EXISTS (SELECT FROM pg_publication WHERE pubname = %(publication)s)
+"""
+
+# Columns that older versions do not have are read from the row as JSON.
+_SLOT: Final = """
+SELECT (SELECT setting::int8 * 1024 * 1024 FROM pg_settings WHERE name = 'max_slot_wal_keep_size'),
        s.active, s.restart_lsn::text, s.confirmed_flush_lsn::text, s.wal_status, s.safe_wal_size,
        to_jsonb(s) ->> 'invalidation_reason'
   FROM (SELECT 1) AS one LEFT JOIN pg_replication_slots AS s ON s.slot_name = %(slot)s
@@ -33,16 +36,18 @@ SELECT (SELECT system_identifier::text FROM pg_control_system()), current_databa
 
 
 class PostgresSourceReader:
-    """Implements watershed.status.facts.SourceReader. Not thread-safe; its connection is kept until it is lost."""
+    """Implements watershed.status.facts.SourceReader. Not thread-safe; its connections are kept until they are lost."""
 
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
-        self._connection: psycopg.Connection | None = None
+        self._primary = _Server(config)
+        self._log = self._primary if config.standby_dsn is None else _Server(config.log_server)
 
     def read(self) -> SourceFacts:
-        """Returns the facts. Raises WatershedError if the database does not answer, or is a standby."""
-        row = self._ask(_QUERY, {"slot": self._config.slot, "publication": self._config.publication})
-        database, version, timeline, flush, slot_bytes_max, has_publication, is_active, *slot = row
+        """Returns the facts. Raises WatershedError if a server does not answer, or source.dsn leads to a standby."""
+        slot_bytes_max, is_active, *slot = self._log.ask(_SLOT, {"slot": self._config.slot})
+        row = self._primary.ask(_QUERY, {"publication": self._config.publication})
+        database, version, timeline, flush, has_publication = row
         restart, confirmed, wal_status, safe_bytes, invalidation = slot
         return SourceFacts(
             database=database,
@@ -65,10 +70,22 @@ class PostgresSourceReader:
 
     def read_end(self) -> SourceEnd:
         """Returns the end of the log. Raises WatershedError if the database does not answer, or is a standby."""
-        identifier, database, timeline, insert, page_bytes, segment_bytes = self._ask(_END, {})
+        identifier, database, timeline, insert, page_bytes, segment_bytes = self._primary.ask(_END, {})
         return SourceEnd(identifier, database, timeline, parse_lsn(insert), page_bytes, segment_bytes)
 
-    def _ask(self, query: LiteralString, parameters: Mapping[str, str]) -> tuple[Any, ...]:
+    def close(self) -> None:
+        self._primary.close()
+        self._log.close()
+
+
+class _Server:
+    """A server and the connection to it."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        self._config = config
+        self._connection: psycopg.Connection | None = None
+
+    def ask(self, query: LiteralString, parameters: Mapping[str, str]) -> tuple[Any, ...]:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._config, application="watershed status")
         try:

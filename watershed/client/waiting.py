@@ -18,7 +18,7 @@ from typing import Final, Self
 from cdc.config.settings import PipelineConfig, load_pipeline
 from cdc.model.errors import NotInTimeError
 from cdc.model.lsn import Lsn, format_lsn, parse_lsn
-from watershed.client.applied import Positions, WaitError, WaitTarget, obstacle, target_of
+from watershed.client.applied import Positions, WaitError, WaitTarget, obstacle, tables_of, target_of
 from watershed.client.pipeline_watch import CHECK_S, POLL_S, PipelineWatch
 from watershed.client.source_reader import PostgresSourceReader
 
@@ -84,10 +84,11 @@ class Waiter:
         have published a position. `lsn`: as PostgreSQL prints it, or a number. `timeout`: in seconds. `timeline`: the
         LSN's, if it is known. `system_identifier`: that of the LSN's server, if it is known; where the source was moved
         to another server, it tells LSNs of both apart. `tables`: as schema.table; by default all tables that a store
-        holds. While capture still owes rows of one of them (its snapshot runs, it is stopped), there is no answer.
-        `accepts_rejected`: answer although rows are missing that the store or capture rejected. Raises
-        WaitTimeoutError, which says what is missing; WaitError for a sink, a table or an LSN that does not exist, and
-        for rejected rows; GapError if changes may be missing from the topics; UnreachableError, BrokerError."""
+        holds. While capture still owes rows of one of them (its snapshot runs, it is stopped), or does not capture it,
+        there is no answer. `accepts_rejected`: answer although rows are missing that the store or capture rejected.
+        Raises WaitTimeoutError, which says what is missing; WaitError for a sink or an LSN that does not exist, for a
+        table that the sink does not hold, and for rejected rows; GapError if changes may be missing from the topics;
+        UnreachableError, BrokerError."""
         deadline = time.monotonic() + timeout
         with self._lock:
             if not self._is_begun:
@@ -96,7 +97,7 @@ class Waiter:
             self._watch.poll(0)
             end = self._source.read_end()
             target = target_of(read_lsn(lsn), end, self._watch.position(), timeline, system_identifier)
-            asked = replace(target, tables=frozenset(tables), accepts_rejected=accepts_rejected)
+            asked = replace(target, tables=tables_of(tables), accepts_rejected=accepts_rejected)
             self._wait(sink, asked, deadline, timeout)
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """Metrics in Prometheus' text format, made from the status at each scrape."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -19,15 +20,25 @@ _VIEW: Final = ("unreachable", "never run", "filling", "filled", "serving", "reb
 _WAL: Final = ("reserved", "extended", "unreserved", "lost")
 
 
-def metrics_text(status: Status, *, is_ready: bool) -> bytes:
-    """Returns the metrics in Prometheus' format. Unknown values have no sample."""
-    return generate_latest(_Collected(metric_families(status, is_ready=is_ready)))
+NOTHING_DROPPED: Final[Mapping[str, int]] = MappingProxyType({})
 
 
-def metric_families(status: Status, *, is_ready: bool) -> Sequence[Metric]:
+def metrics_text(status: Status, *, is_ready: bool, dropped: Mapping[str, int] = NOTHING_DROPPED) -> bytes:
+    """Returns the metrics in Prometheus' format. Unknown values have no sample. `dropped`: see Telemetry.dropped."""
+    return generate_latest(_Collected(metric_families(status, is_ready=is_ready, dropped=dropped)))
+
+
+def metric_families(
+    status: Status, *, is_ready: bool, dropped: Mapping[str, int] = NOTHING_DROPPED
+) -> Sequence[Metric]:
     """Returns every metric with its name, meaning and labels, and the samples that are known."""
     return [*_process(status, is_ready=is_ready), *_source(status), *_capture(status),
-            *_tables(status.tables), *_sinks(status.sinks), *_views(status.views)]  # fmt: skip
+            *_tables(status.tables), *_sinks(status.sinks), *_views(status.views), _telemetry(dropped)]  # fmt: skip
+
+
+def _telemetry(dropped: Mapping[str, int]) -> Metric:
+    return _count_by("signal", "telemetry_dropped_total", "What the process could not deliver: spans (traces), exports "
+                     "(metrics), events (lineage).", dropped.items())  # fmt: skip
 
 
 class _Collected(Collector):

@@ -2,7 +2,7 @@
 have routes of their own. And the console: static files that read the routes under /v1 from the browser, and need no
 other server."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -82,8 +82,10 @@ def application(
     recent: Callable[[], Recent],
     letters: DeadLetterReader,
     *parts: Routed,
+    dropped: Callable[[], Mapping[str, int]] = dict,
 ) -> Starlette:
-    """Makes the application. `status` and `recent` are called for each request. `parts`: have the other routes."""
+    """Makes the application. `status`, `recent` and `dropped` (see Telemetry) are called for each request. `parts`:
+    have the other routes."""
 
     async def healthz(_: Request) -> Response:  # needs no thread
         return json_answer(Health(is_alive=True))
@@ -144,7 +146,7 @@ def application(
     def metrics(_: Request) -> Response:
         now = status()
         is_ready = not scope.reasons(now)
-        return Response(metrics_text(now, is_ready=is_ready), media_type=CONTENT_TYPE)
+        return Response(metrics_text(now, is_ready=is_ready, dropped=dropped()), media_type=CONTENT_TYPE)
 
     def offered(_: Request) -> Response:
         def has(kind: type[HoursOfHistory | OtherPipelines]) -> bool:

@@ -2,10 +2,9 @@
 
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from signal import SIG_BLOCK, SIGINT, SIGTERM, pthread_sigmask
 from typing import Final
 
 import structlog
@@ -15,6 +14,7 @@ from starlette.types import ASGIApp
 from cdc.config.config_file import Config
 from cdc.config.http_settings import HttpConfig, is_loopback
 from cdc.daemon.conditions import Conditions
+from cdc.daemon.thread_signals import without_signals
 from cdc.model.errors import ConfigError
 from watershed.client.dead_letters import read_dead_letters
 from watershed.client.pipeline_watch import FollowedPositions
@@ -64,12 +64,16 @@ class ListenAddress:
 
 
 def serve(
-    config: Config, address: ListenAddress, scope: Scope, conditions: Conditions, views: Sequence[ViewReader]
+    config: Config,
+    address: ListenAddress,
+    scope: Scope,
+    monitor: Monitor,
+    dropped: Callable[[], Mapping[str, int]] = dict,
 ) -> None:
-    """Listen, and answer from now on. Raises ConfigError where the address can't be taken."""
+    """Listen, start the monitor, and answer from now on. `dropped`: see Telemetry. Raises ConfigError where the address
+    can't be taken."""
     port = address.port
     listener = listening_socket(config.http.host, port, address.key)
-    monitor = make_monitor(config, conditions, views)
     waits = Waits(PostgresSourceReader(config.source).read_end, FollowedPositions(config).last)
     trend = Trend()
     dead_letters = DeadLetterReader(config, lambda sinks: read_dead_letters(config, sinks))
@@ -90,17 +94,18 @@ def serve(
         OtherPipelines(config.http, monitor.status),
     )
     server = http_server(
-        application(monitor.status, scope, waits, trend.recent, dead_letters, *parts), config.http, audit
+        application(monitor.status, scope, waits, trend.recent, dead_letters, *parts, dropped=dropped),
+        config.http,
+        audit,
     )
 
     def run() -> None:
-        # SIGTERM is for the thread that waits for it. Threads that are started here inherit this.
-        pthread_sigmask(SIG_BLOCK, {SIGTERM, SIGINT})
         monitor.start()
         trend.follow(monitor.status)
         server.run(sockets=[listener])
 
-    threading.Thread(target=run, name="http", daemon=True).start()
+    with without_signals():
+        threading.Thread(target=run, name="http", daemon=True).start()
     scheme = "http" if config.http.tls is None else "https"
     console = console_address(config.http.host, port, scheme)
     log.info("listening", http=f"{scheme}://{config.http.host}:{port}", console=console)

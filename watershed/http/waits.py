@@ -9,7 +9,7 @@ from typing import Final
 import anyio
 from anyio.to_thread import run_sync
 
-from watershed.client.applied import Positions, WaitTarget, ended_epoch, target_of
+from watershed.client.applied import Positions, WaitTarget, ended_epoch, tables_of, target_of
 from watershed.client.source_facts import SourceEnd
 from watershed.client.waiting import WaitTimeoutError, obstacles, read_lsn, sinks_of, too_late
 from watershed.http.answers import BusyError
@@ -91,4 +91,4 @@ class Waits:
         target = target_of(lsn, end, self._positions().capture, question.timeline, question.system_identifier)
         if question.epoch is not None and question.epoch != target.epoch:
             raise ended_epoch(question.epoch)
-        return replace(target, tables=question.tables, accepts_rejected=question.accepts_rejected)
+        return replace(target, tables=tables_of(question.tables), accepts_rejected=question.accepts_rejected)

@@ -5,6 +5,7 @@ from typing import Final
 
 from cdc.config.config_file import Config
 from cdc.model.condition import Condition
+from cdc.model.control import ProgressRecord
 from cdc.model.errors import NEXT_AFTER_GAP, WatershedError
 from cdc.model.sink_records import STALLED_S, newest
 from cdc.model.topics import Topics, unknown_slot
@@ -32,7 +33,7 @@ def problems_of(config: Config, reading: Reading, status: Status) -> tuple[Probl
         *_unreachable(reading),
         *_source(config, reading, status),
         *_capture(config, reading, status),
-        *_tables(status),
+        *_tables(status, reading.topics.progress),
         *_sinks(config, reading, status),
         *view_problems(config, reading, status),
     )
@@ -135,7 +136,7 @@ def _own(condition: Condition) -> Problem:
     return _problem(condition.part, condition.message, condition.next, condition.name)
 
 
-def _tables(status: Status) -> Iterator[Problem]:
+def _tables(status: Status, progress: ProgressRecord | None) -> Iterator[Problem]:
     for table in status.tables:
         if table.state == "stopped":
             yield _problem("table", table.message, table.next, table.table)
@@ -151,7 +152,8 @@ def _tables(status: Status) -> Iterator[Problem]:
                 table.table,
                 is_warning=True,
             )
-        if left_out := table.dead_letters + table.skipped:
+        total = table.dead_letters + table.skipped
+        if left_out := total if progress is None else progress.unpublished.get(table.table, total):
             what = f"{left_out:,} changes of {table.table} could not be published"
             yield _problem("table", f"{what}: {table.dead_letters:,} are dead letters, {table.skipped:,} were skipped",
                            "read the dead letters; once the cause is removed: "

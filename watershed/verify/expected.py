@@ -19,6 +19,7 @@ from sinks.errors import RefusedError
 from sinks.records import decode_json, encode_json
 from sinks.schema_history import SchemaHistory
 from sinks.shaping.expressions.types import ComputationError
+from sinks.shaping.functions.columns import FunctionColumns
 from sinks.shaping.table import TableShape
 from watershed.verify.comparison import shown_text
 from watershed.verify.equality import UNLIKE, same, same_value, source_form, store_form
@@ -53,6 +54,8 @@ class ExpectedRows:
         self._key = schema_history.newest.key
         self._added = schema_history.added
         self._uncompared = uncompared
+        # The columns that the mapping's function read last, and what it returned.
+        self._last_returned: tuple[Mapping[str, str | None], dict[str, Json] | None] | None = None
         if name := next((name for name in self._shape.schema.key if name in uncompared), None):
             raise RefusedError(
                 f"sink {sink}: rows of {schema_history.newest.table} can't be compared: its shape chooses the type of "
@@ -66,15 +69,38 @@ class ExpectedRows:
         return self._shape.schema
 
     def is_held(self, texts: Texts) -> bool:
-        """Returns whether the store must hold the row."""
-        if self._shape.condition is None:
+        """Returns whether the store must hold the row. A row for which the condition or the function has no value
+        differs in any case, as `differences` says."""
+        try:
+            return self._is_wanted(self._published(texts))
+        except ComputationError:
             return True
-        return self._shape.condition.decide(self._row(self._published(texts)), frozenset()) is True
+
+    def _is_wanted(self, published: Mapping[str, str | None]) -> bool:
+        """Returns whether the mapping's condition and function want the row in the store. Raises ComputationError."""
+        if (condition := self._shape.condition) is not None:
+            row = self._row({name: published[name] for name in condition.columns})
+            if condition.decide(row, frozenset()) is not True:
+                return False
+        return self._shape.function is None or self._returned(self._shape.function, published) is not None
+
+    def _returned(self, function: FunctionColumns, published: Mapping[str, str | None]) -> dict[str, Json] | None:
+        """Returns what the mapping's function returns for a row. Raises ComputationError."""
+        read = {name: published[name] for name in function.reads}
+        if self._last_returned is None or self._last_returned[0] != read:
+            self._last_returned = read, function.value(self._row(read))
+        return self._last_returned[1]
 
     def differences(self, texts: Texts, stored: Mapping[str, Json]) -> tuple[ColumnDifference, ...]:
         """Returns the columns with unexpected values. `texts`: of a row that the store must hold."""
         found = []
         published = self._published(texts)
+        try:
+            self._is_wanted(published)
+        except ComputationError as error:
+            found.append(ColumnDifference("(row)", f"not computed: {error}", "the row as it was before"))
+        else:
+            found += self._function_differences(published, stored)
         for name, name_there in self._names.items():
             if name_there in self._uncompared:
                 continue
@@ -100,9 +126,24 @@ class ExpectedRows:
                 found.append(ColumnDifference(name, shown(value), there))
         found += self._computed_differences(published, stored)
         known = {*self._source_names, *self._constants, *self._shape.computed}
+        known |= self._shape.function.types.keys() if self._shape.function else set()
         known |= {*map(self._shape.flag, self._shape.bounds)}
         found += [ColumnDifference(name, "absent", shown(stored[name])) for name in stored if name not in known]
         return tuple(found)
+
+    def _function_differences(
+        self, published: Mapping[str, str | None], stored: Mapping[str, Json]
+    ) -> Iterator[ColumnDifference]:
+        """Yields the columns of the mapping's function with unexpected values."""
+        if self._shape.function is None:
+            return
+        returned = self._returned(self._shape.function, published) or {}
+        for name, pg_type in self._shape.function.types.items():
+            if name in self._uncompared:
+                continue
+            if name not in stored or not same_value(pg_type, returned.get(name), stored[name]):
+                there = shown(stored[name]) if name in stored else "absent"
+                yield ColumnDifference(name, shown(returned.get(name)), there)
 
     def _computed_differences(
         self, published: Mapping[str, str | None], stored: Mapping[str, Json]

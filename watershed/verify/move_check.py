@@ -16,7 +16,7 @@ from cdc.config.settings import PipelineConfig, SourceConfig
 from cdc.daemon.record_making import envelope_context
 from cdc.formats.records import EnvelopeContext
 from cdc.formats.row_digests import RowDigests
-from cdc.kafka.state_reader import read_captured, read_position
+from cdc.kafka.state_reader import read_captured, read_position, read_versions
 from cdc.kafka.topic_sample import read_sample
 from cdc.model.control import PositionRecord
 from cdc.model.errors import SourceError
@@ -27,7 +27,7 @@ from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import Publication, continued_schema
 from cdc.postgres.chunk_statements import chunk_statement
 from cdc.postgres.chunk_table import describe_for_chunks
-from cdc.postgres.connection import SourceConnection, connect, lost
+from cdc.postgres.connection import SourceConnection, at_slot, connect, lost
 from cdc.postgres.copy_lines import copy_lines
 from cdc.postgres.source import check_source, read_slot
 from cdc.tables.selection import require_same_keys
@@ -60,7 +60,7 @@ class TableCheck:
 
     table: TableId
     columns: str = ""  # how the columns differ, in words; empty: they do not
-    sampled: int = 0  # rows of the topic that were looked up
+    sampled: int = 0  # rows of the topic that were to be looked up
     missing: int = 0  # of these
     differing: int = 0
     unknown: str = ""  # why rows can't be compared, in words
@@ -72,7 +72,7 @@ class TableCheck:
         if self.unknown:
             return f"{self.table} can't be compared with its topic: {self.unknown}"
         if self.columns:
-            return f"{self.table} has other columns there ({self.columns}): all its rows would be published again"
+            return f"{self.table} has other columns there ({self.columns})"
         if self.missing + self.differing > DIFFERING_SHARE_MAX * self.sampled:
             return (
                 f"of {self.sampled:,} sampled rows of {self.table}, {self.missing:,} are missing there and "
@@ -121,7 +121,8 @@ def check_move(config: PipelineConfig, target: SourceConfig, *, replaces_slot: b
     try:
         with connect(target, application=APPLICATION) as connection:
             connection.execute(f"SET lock_timeout = '{LOCK_WAIT_S}s'")
-            _require_slot(connection, target.slot, position, server, replaces_slot=replaces_slot)
+            with at_slot(target, connection) as server_of_slot:
+                _require_slot(server_of_slot, target.slot, position, server, replaces_slot=replaces_slot)
             for found in source.tables:
                 before = captured.schemas.get(found.table)
                 if before is not None and not target.is_outbox(found.table):
@@ -175,14 +176,12 @@ class _Sampling:
             return TableCheck(table, unknown="its records have another form than those of profile readable")
         schema = continued_schema(found, before, Topics(self.config.topics.prefix))
         columns = "" if schema.version == before.version else columns_differing(before, schema)
-        digests = RowDigests(schema, self.context)
+        versions = read_versions(self.config.kafka, self.config.topics.prefix, schema.table)
+        digests = RowDigests(schema, self.context, versions)
         rows = read_sample(self.config.kafka, schema.topic, digests, floor)
         texts = RecordKeys(schema)
-        keys = {key: text for key in rows if (text := texts.texts(key)) is not None}
-        there = self._rows(schema, keys, digests)
-        missing = sum(key not in there for key in keys)
-        differing = sum(key in there and there[key] != rows[key] for key in keys)
-        return TableCheck(table, columns, len(keys), missing, differing, warnings=warnings)
+        there = self._rows(schema, {key: text for key in rows if (text := texts.texts(key)) is not None}, digests)
+        return TableCheck(table, columns, len(rows), *compared(rows, there), warnings=warnings)
 
     def _rows(self, schema: TableSchema, keys: Mapping[bytes, Sequence[str]], digests: RowDigests) -> dict[bytes, int]:
         """Returns record key → digest of those rows that the table has."""
@@ -223,6 +222,13 @@ class _Sampling:
                     f"sequence {sequence} is at {last}, but {found.table} has {column} {greatest}: inserts there would "
                     f"fail. SELECT setval('{sequence}', {greatest})"
                 )
+
+
+def compared(sampled: Mapping[bytes, int], there: Mapping[bytes, int]) -> tuple[int, int]:
+    """Returns how many of the sampled rows are missing, and how many differ. A row that can't be looked up, because its
+    key has another form than the table's, is missing: the heal would delete it. Both: record key → digest."""
+    missing = sum(key not in there for key in sampled)
+    return missing, sum(there.get(key, digest) != digest for key, digest in sampled.items())
 
 
 def columns_differing(before: TableSchema, now: TableSchema) -> str:

@@ -3,9 +3,11 @@
 from cdc.config.config_file import Config
 from cdc.config.stores import StoreConfig
 from cdc.formats.masks import masks_of
+from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord
 from sinks.contents import StoreContents
+from sinks.errors import RefusedError
 from sinks.schema_history import SchemaHistory
 from watershed.verify.expected import ExpectedRows
 from watershed.verify.settling import Side
@@ -23,11 +25,16 @@ def side_of(config: Config, sink: str, contents: StoreContents, history: SchemaH
 
 
 def not_filled(sink: str, section: StoreConfig, record: SinkRecord | None, table: TableId) -> str:
-    """Says why the store does not hold the table as the configuration describes it; "" if it does."""
+    """Says why the store does not hold the table as the configuration describes it; "" if it does. Raises RefusedError
+    for a mapping whose function is not installed here."""
     if record is None:
         return ""
     if str(table) in record.excluded:
         return f"sink {sink} runs with a configuration that does not include {table}"
-    if record.mappings.get(str(table)) != section.fingerprints([table]).get(str(table)):
+    try:
+        fingerprints = section.fingerprints([table])
+    except ConfigError as error:
+        raise RefusedError(f"sink {sink}: mapping of {table}: {error.message}", error.hint) from error
+    if record.mappings.get(str(table)) != fingerprints.get(str(table)):
         return f"sink {sink} has filled {table} with a mapping that differs from the present configuration"
     return ""

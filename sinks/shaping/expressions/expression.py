@@ -211,6 +211,8 @@ class _Compiler:
         return Part(BOOLEAN, lambda row: (first(row) == second(row)) is is_equal)
 
     def membership(self, node: exp.In) -> Part:
+        if not node.expressions:
+            raise ExpressionError("IN needs a list of values")
         # PostgreSQL compares with what depends on no column first.
         nodes = sorted(node.expressions, key=lambda one: one.find(exp.Column) is not None)
         wanted, *listed = alike(self.parts(node.this, *nodes), "IN")

@@ -145,12 +145,13 @@ class Watershed:
 @dataclass
 class Debezium:
     """Debezium's connector in a standalone worker of Kafka Connect. `settings`: of the connector, `worker`: of the
-    worker, in addition to CONNECTOR and WORKER.
+    worker, in addition to CONNECTOR and WORKER. `jars`: sets of the lock file beside Debezium's.
     """
 
     captured: Captured  # addresses, names and folder; it is not started
     settings: Mapping[str, str]
     worker: Mapping[str, str] = field(default_factory=dict)
+    jars: Sequence[str] = ()
     _process: subprocess.Popen[bytes] | None = None
 
     def prepare(self) -> None:
@@ -190,7 +191,7 @@ class Debezium:
         command = [
             *(str(spark_java() / "bin" / "java"), "-Xms256m", CONNECT_HEAP, "-XX:+UseG1GC", "-Djava.awt.headless=true"),
             *(f"{log}defaultLogLevel=warn", f"{log}showDateTime=true", f"{log}log.io.debezium=info"),
-            *("-cp", ":".join(map(str, resolve("debezium")))),
+            *("-cp", ":".join(str(jar) for name in ("debezium", *self.jars) for jar in resolve(name))),
             *("org.apache.kafka.connect.cli.ConnectStandalone", *map(str, files)),
         ]
         with self.log.open("wb") as output:

@@ -28,10 +28,12 @@ from spark_jobs.applied import AppliedPosition, Invalidations
 from spark_jobs.batches import BatchReport
 from spark_jobs.dead_letters import DeadLetterProducer
 from spark_jobs.live_reports import LiveReports
+from spark_jobs.publishing import DeadLetterUpkeep, Publisher
 from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.sink_thread import OpenSink, PipelineConnections
 from spark_jobs.source.topic_ends import TopicEnds
-from spark_jobs.sync import SinkSync
+from spark_jobs.sync import ControlFollower
+from spark_jobs.sync_state import SyncState, Written
 from watershed.client import applied, waiting
 
 MUTANT: Final = "OPERATORS_MUTANT"  # the environment variable that names one
@@ -51,19 +53,19 @@ def _offsets_without_incarnations() -> None:
 
 def _begins_at_former_offsets() -> None:
     """Also where the topic that exists now has no records at them yet."""
-    take = SinkSync._add_report
+    take = SyncState.add_report
 
-    def took(sync: SinkSync, report: BatchReport, invalidations: Invalidations) -> bool:
+    def took(state: SyncState, report: BatchReport, invalidations: Invalidations) -> bool:
         report.lost.clear()
-        return take(sync, report, invalidations)
+        return take(state, report, invalidations)
 
     _offsets_without_incarnations()
-    _put(SinkSync, "_add_report", took)
+    _put(SyncState, "add_report", took)
 
 
 def _continues_a_foreign_store() -> None:
     _put(serving, "continued", lambda marker, noted, _: noted if noted and noted.generation == marker else None)
-    _put(SinkSync, "_check_history", lambda *_: None)
+    _put(ControlFollower, "_check_history", lambda *_: None)
 
 
 def _lets_former_rows_win() -> None:
@@ -123,10 +125,11 @@ def _forgets_letters() -> None:
     """The sets of the driver and of tasks are emptied before the call that fails at times."""
     publish_reports = LiveReports._publish
 
-    def publish(sync: SinkSync) -> None:
-        with sync._state:
-            dead_letters, sync._readable_dead_letters = sync._readable_dead_letters, {}
-        sync._environment.dead_letters.publish(dead_letters)
+    def publish(dead_letters: DeadLetterUpkeep) -> None:
+        state = dead_letters.state
+        with state.lock:
+            updates, state.readable_dead_letters = state.readable_dead_letters, {}
+        dead_letters.environment.dead_letters.publish(updates)
 
     def published(reports: LiveReports, dead_letters: DeadLetterUpdates, offsets: Any) -> None:
         with suppress(BrokerError):
@@ -134,7 +137,7 @@ def _forgets_letters() -> None:
         publish_reports(reports, {}, offsets)
 
     _brokers_refuse_letters()
-    _put(SinkSync, "_publish_dead_letters", publish)
+    _put(DeadLetterUpkeep, "publish", publish)
     _put(LiveReports, "_publish", published)
 
 
@@ -153,20 +156,20 @@ def _stores_refuse_refreshes() -> None:
 def _forgets_refreshes() -> None:
     """The set of tables is emptied before the call that fails at times."""
 
-    def show(sync: SinkSync) -> None:
-        with sync._store:
-            with sync._state:
-                offsets, invalidations = dict(sync._position.written), dict(sync._position.invalidations)
-                tables, dead_letters = sync._written_tables, sync._dead_letters
-                sync._written_tables, sync._dead_letters = set(), {}
-            if tables:
-                sync._sink.make_readable(tables)
-            with sync._state:
-                sync._readable_dead_letters |= dead_letters
-                sync._position.mark_readable(offsets, invalidations)
+    def show(publisher: Publisher) -> None:
+        state = publisher.state
+        with publisher.environment.turn:
+            with state.lock:
+                offsets, invalidations = dict(state.position.written), dict(state.position.invalidations)
+                written, state.written = state.written, Written()
+            if written.tables:
+                publisher._sink.make_readable(written.tables)
+            with state.lock:
+                state.readable_dead_letters |= written.dead_letters
+                state.position.mark_readable(offsets, invalidations)
 
     _stores_refuse_refreshes()
-    _put(SinkSync, "_make_readable", show)
+    _put(Publisher, "make_readable", show)
 
 
 def _counts_partitions_once() -> None:
@@ -183,7 +186,7 @@ def _counts_partitions_once() -> None:
 
 def _trusts_the_store() -> None:
     """The position that this job has noted counts, whatever the store holds."""
-    _put(SinkSync, "_check_generation", lambda _: None)
+    _put(Publisher, "check_store", lambda _: None)
     for owner, name in ((SavedPosition, "write"), (Preparation, "save_position")):
         _write_whatever_was_noted(owner, name)
 

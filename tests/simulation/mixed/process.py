@@ -193,6 +193,7 @@ class Process:
             describe=lambda _, sent: [column(each.name) for each in sent],
             catalog=self.catalog,
             rows=snapshots,
+            earlier=_Earlier(self._run.needs_rows),
             now_us=self._world.now_us,
             new_nonce=lambda: f"look {self._world.chance.getrandbits(64):016x}",
         )
@@ -230,6 +231,23 @@ class Process:
             self._run.ask_again()
             return self._run.is_done
         return self._world.happens(0.002)
+
+
+class _Earlier:
+    """cdc.tables.schema_tracking.EarlierRecords: of columns that are always null. tests/simulation/altered.py has such
+    with values."""
+
+    def __init__(self, needs_rows: bool) -> None:
+        self._needs_rows = needs_rows
+
+    def constants(self, *_: object) -> dict[str, str]:
+        return {}
+
+    def encoded(self, *_: object) -> tuple[tuple[str, str], ...]:
+        return ()
+
+    def why_published_again(self, *_: object) -> str | None:
+        return "a store needs it" if self._needs_rows else None
 
 
 class _Signals:

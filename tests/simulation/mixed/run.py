@@ -88,6 +88,7 @@ class Run:
         self.mark_delay = chance.choice((0.0, 0.7, 0.95))
         self.patience_s = chance.choice((0.0, 0.02, 0.3))
         self.signal_rate = chance.choice((0.0, 0.05, 0.2))
+        self.needs_rows = self.seed % 4 != 3  # after DROP COLUMN
         self.wants_backlog = chance.choice((0,) * 8 + (300, 1_000)) if self.backlog is None else self.backlog
         self.signals: list[SignalRecord] = []
         self.process: Process | None = None

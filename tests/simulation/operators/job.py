@@ -167,7 +167,7 @@ class InlineReports(LiveReports):
     @contextmanager
     def opened(cls, job: SinkTaskConfig, batch: str, task: int) -> Iterator["InlineReports"]:
         group = GroupOffsets(job.kafka, group_name(job.prefix, job.sink, job.generation))
-        yield cls(group, FakeProducer(RUN.brokers), batch, task)
+        yield cls(group, FakeProducer(RUN.brokers), batch, task)  # type: ignore[arg-type]
 
     def send(self, report: TaskReport, *, is_over: bool = False) -> None:
         super().send(report, is_over=is_over)
@@ -200,7 +200,7 @@ class FakeProducer:
 
 
 class FakeLetters:
-    """Implements spark_jobs.dead_letters.DeadLetterQueue on the brokers."""
+    """Implements spark_jobs.dead_letters.DeadLetterTopic on the brokers."""
 
     def __init__(self, brokers: Brokers, generation: int) -> None:
         self._brokers = brokers
@@ -287,7 +287,7 @@ class _Watched:
         del generation
         self._sync = sync
         self.is_over = is_over
-        self.query_number = sync.start_query()
+        self.query_number = sync.state.start_query()
         assert self._stream is not None
         self.session = Session(self._stream)
         raise _Begun
@@ -330,8 +330,8 @@ class SimulatedBuilder(_Watched, Builder):
                 with suppress(_Begun):
                     self._work(ExitStack(), self.link())
             assert self._sync is not None
-            self._sync.apply_batch(self.query_number, MicroBatch(self.session.frame(), 0))
-            self._sync.run_housekeeping()
+            self._sync.batch_runner.apply_batch(self.query_number, MicroBatch(self.session.frame(), 0))
+            self._sync.housekeeper.work()
             self.is_over()
         except WatershedError as error:
             self._sync = None
@@ -440,7 +440,7 @@ class SinkJob:
         worker, sync = self._worker, self._worker._sync
         if sync is not None:
             assert worker.is_over(), "the attempt ends by itself"
-            sync.stop_query()
+            sync.state.stop_query()
         self._stack.close()
         self._stack, worker._sync, self.watch_failed = ExitStack(), None, None
         worker._take_up()
@@ -454,7 +454,7 @@ class SinkJob:
             return
         self._environment.meanwhile = meanwhile
         try:
-            sync.apply_batch(self._worker.query_number, MicroBatch(self._worker.session.frame(), 0))
+            sync.batch_runner.apply_batch(self._worker.query_number, MicroBatch(self._worker.session.frame(), 0))
         except QueryStopped:  # the watching thread has failed meanwhile
             pass
         finally:
@@ -469,16 +469,16 @@ class SinkJob:
         if sync is None or self.watch_failed is not None:
             return
         try:
-            sync.run_housekeeping()
+            sync.housekeeper.work()
         except WatershedError as error:
             self.watch_failed = error
-            sync.stop_query()
+            sync.state.stop_query()
 
     def run_housekeeping(self) -> bool:
         """The watching thread works. Returns whether the job must start again, behind a swap. Raises WatershedError."""
         sync = self._worker._sync
         if sync is not None:
-            sync.run_housekeeping()
+            sync.housekeeper.work()
         else:
             self.link.control.read()
         rebuild = self._worker._rebuild
@@ -493,7 +493,7 @@ class SinkJob:
             builder.turn()
         if is_over and rebuild is not None and rebuild.is_ready:
             if sync is not None:
-                sync.stop_query()
+                sync.state.stop_query()
             self._worker._replace(rebuild, sync, self.link)
             return True
         return False

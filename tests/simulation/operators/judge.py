@@ -9,7 +9,7 @@ from cdc.model.events import TableId
 from cdc.model.sink_records import SinkRecord, newest
 from tests.simulation.operators.capture import Capture
 from tests.simulation.operators.job import NAME
-from tests.simulation.operators.source import KEYS, TABLES, Row, Source, topic_of
+from tests.simulation.operators.source import KEYS, PREFIX, TABLES, Row, Source, topic_of
 from tests.simulation.operators.store import Store
 from watershed.client.applied import Positions, WaitTarget, obstacle
 
@@ -26,16 +26,18 @@ class Finding(AssertionError):  # noqa: N818
 
 
 def claimed(capture: Capture, lsn: int, held: Iterable[TableId], *, accepts_rejected: bool = True) -> list[TableId]:
-    """Returns the tables for which a waiter is answered that the store shows everything up to the LSN."""
+    """Returns the tables for which a waiter is answered that the store shows everything up to the LSN: all if it names
+    none, or one that it names."""
     position, records = capture.position(), capture.sinks()
     if position is None:
         return []
-    positions = Positions(tuple(records), position, capture.progress())
-    return [
-        table
-        for table in held
-        if _is_answered(WaitTarget(lsn, position.epoch, ALONE[table], accepts_rejected=accepts_rejected), positions)
-    ]
+    positions = Positions(tuple(records), position, capture.progress(), PREFIX)
+
+    def is_answered(names: frozenset[str]) -> bool:
+        return _is_answered(WaitTarget(lsn, position.epoch, names, accepts_rejected=accepts_rejected), positions)
+
+    held = list(held)
+    return held if is_answered(frozenset()) else [table for table in held if is_answered(ALONE[table])]
 
 
 def _is_answered(target: WaitTarget, positions: Positions) -> bool:

@@ -13,9 +13,10 @@ from spark_jobs import serving
 from spark_jobs.applied import AppliedPosition
 from spark_jobs.dead_letters import OpenDeadLetters
 from spark_jobs.live_reports import LiveReports
+from spark_jobs.publishing import DeadLetterUpkeep, Publisher
 from spark_jobs.serving import ServingThread
 from spark_jobs.source.topic_ends import TopicEnds
-from spark_jobs.sync import SinkSync
+from spark_jobs.sync import ControlFollower
 from tests.simulation.operators import capture as model
 from tests.simulation.operators import judge
 from tests.simulation.operators.capture import Capture
@@ -66,7 +67,7 @@ def _partitions_counted_once() -> Iterator[None]:
 def _former_rows_of_later_tables() -> Iterator[None]:
     with (
         mock.patch.object(serving, "never_held", lambda *_: []),
-        mock.patch.object(SinkSync, "_reset_new_tables", lambda *_: None),
+        mock.patch.object(ControlFollower, "_reset_new_tables", lambda *_: None),
     ):
         yield
 
@@ -78,9 +79,9 @@ def _forgets_letters(reports: LiveReports, letters: Any, offsets: Any) -> None:
     reports._group.commit(offsets)
 
 
-def _publishes_before_it_shows(sync: SinkSync) -> None:
-    with sync._state:
-        sync._position.mark_readable(dict(sync._position.written))
+def _publishes_before_it_shows(publisher: Publisher) -> None:
+    with publisher.state.lock:
+        publisher.state.position.mark_readable(dict(publisher.state.position.written))
 
 
 def _misses_sweeps(position: AppliedPosition, sweep: SweepRecord) -> None:
@@ -124,16 +125,16 @@ MUTANTS: dict[str, Mutant] = {
     "4: answers whatever is owed": replaced(judge, "obstacle", _asks_only_for_the_lsn),
     "4: does not pass on what is owed": replaced(AppliedPosition, "owed", property(lambda _: {})),
     "4: misses a sweep that compaction removed": replaced(AppliedPosition, "_learn_sweep", _misses_sweeps),
-    "5: publishes before the refresh": replaced(SinkSync, "_make_readable", _publishes_before_it_shows),
+    "5: publishes before the refresh": replaced(Publisher, "make_readable", _publishes_before_it_shows),
     "5: forgets letters that were not published": replaced(LiveReports, "_publish", _forgets_letters),
-    "5: publishes before it has read the letters": replaced(SinkSync, "_follow_dead_letters", lambda _: None),
+    "5: publishes before it has read the letters": replaced(DeadLetterUpkeep, "read_written", lambda _: None),
     "5: takes what a late task says of a letter": replaced(OpenDeadLetters, "add", _takes_the_last_record),
-    "5: leaves letters below a finished sweep": replaced(SinkSync, "_check_swept_dead_letters", lambda *_: None),
+    "5: leaves letters below a finished sweep": replaced(DeadLetterUpkeep, "close_late", lambda *_: None),
     "6: counts partitions once": _partitions_counted_once,
     "7: answers although a lost write had closed a dead letter": replaced(
         serving, "with_writes_owed", lambda last, _: last
     ),
-    "7: does not look at the store again": replaced(SinkSync, "_check_generation", lambda _: None),
+    "7: does not look at the store again": replaced(Publisher, "check_store", lambda _: None),
     "8: writes serving rows with the new mapping": replaced(
         ServingThread, "_opener", lambda worker, _: worker._open_sink
     ),

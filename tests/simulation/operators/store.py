@@ -191,7 +191,7 @@ class FakeSink:
 
 
 class FakeTarget:
-    """Implements spark_jobs.pieces.ChangeWriter: the same store, in a task."""
+    """Implements spark_jobs.piece_writer.ChangeWriter: the same store, in a task."""
 
     def __init__(self, sink: FakeSink) -> None:
         self._sink = sink

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -28,10 +28,11 @@ from sinks.sql.staged import StagedPieces
 from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets
 from spark_jobs.batches import BatchReport, OnReport
 from spark_jobs.control_reader import ControlUpdate
-from spark_jobs.cuts import PieceStager, StagedBy, StagingBatches, stage_pieces
+from spark_jobs.cuts import PieceStager, StagedBy, TransactionalBatches, stage_pieces
+from spark_jobs.publishing import JobEnvironment
 from spark_jobs.source.piece import Piece, PiecePartition, PieceRecord
 from spark_jobs.starting import LOST_WRITES, parse_position, with_closings_owed
-from spark_jobs.sync import JobEnvironment, SinkSync
+from spark_jobs.sync import SinkSync
 from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig
 from tests.unit.spark_jobs.test_sync import FakeLetters
 
@@ -81,14 +82,26 @@ class Store:
         self.letters = FakeLetters([])
         if self.sql.generation() is None:
             self.sql.begin_generation(1)
-        self.staging = StagingBatches(self.job, JOB, lambda _: None, self.sql, self.sql)
+        self.staging = TransactionalBatches(self.job, JOB, lambda _: None, self.sql, self.sql)
+        clients: Any = self
         environment = JobEnvironment(
-            self, lambda record: record, self._publish, lambda: 5, lambda _: False, JOB, self.letters, 100
+            self.sql,
+            1,
+            clients,
+            clients,
+            cast("Any", self.letters),
+            lambda record: record,
+            self._publish,
+            lambda: 5,
+            lambda _: False,
+            JOB,
+            100,
+            at_cuts=True,
+            transactional=clients,
         )
-        position = AppliedPosition() if start is None else AppliedPosition.of(start)
-        self.sync = SinkSync(self.sql, 1, position, environment, self, at_cuts=True, transactional=self)
-        self.sync.begin(list(HISTORIES.values()))
-        self.query = self.sync.start_query()
+        self.sync = SinkSync(environment, AppliedPosition() if start is None else AppliedPosition.of(start))
+        self.sync.housekeeper.begin(list(HISTORIES.values()))
+        self.query = self.sync.state.start_query()
 
     def _publish(self, record: SinkRecord) -> None:
         self.published.append(record)
@@ -97,7 +110,7 @@ class Store:
     def read(self) -> ControlUpdate:
         return self.update.pop(0) if self.update else ControlUpdate((), (), ())
 
-    # ---- CutBatches: what Spark would do is done here
+    # ---- TransactionalBatches: what Spark would do is done here
 
     is_live = False
 
@@ -154,10 +167,10 @@ class Store:
 
     def publish(self, *progress: ProgressRecord, sweeps: Sequence[SweepRecord] = ()) -> None:
         self.update.append(ControlUpdate(progress, tuple(sweeps), ()))
-        self.sync.run_housekeeping()
+        self.sync.housekeeper.work()
 
     def batch(self) -> None:
-        self.sync.apply_batch(self.query)
+        self.sync.batch_runner.apply_batch(self.query)
 
 
 @pytest.fixture
@@ -211,7 +224,7 @@ def test_what_fails_in_the_middle_leaves_the_store_at_the_cut_before(store: Stor
     with mock.patch.object(target, fails_at, fail), pytest.raises(SinkError, match="gone"):
         store.batch()
     assert (store.rows(), store.saved()) == before
-    assert store.published[-1].applied_lsn == store.sync.applied.lsn == 100
+    assert store.published[-1].applied_lsn == store.sync.state.applied.lsn == 100
     store.batch()
     assert store.rows() == {"a": [(1, 98)], "b": [(1, 102)]}
 
@@ -270,7 +283,7 @@ def test_a_truncate_does_not_wait_for_a_schema_that_is_published_while_its_batch
 
     def run(*given: Any) -> BatchReport:
         store.update.append(ControlUpdate((), (), (SchemaHistory((schema("a"), altered)),)))
-        store.sync.run_housekeeping()
+        store.sync.housekeeper.work()
         return read(*given)
 
     with mock.patch.object(store, "run", run):
@@ -290,23 +303,36 @@ def test_a_row_that_the_database_refuses_stops_only_itself(store: Store) -> None
 
 
 @pytest.mark.promise(2)
+@pytest.mark.parametrize("fails_at", ["sweep", "save_position"])
 @pytest.mark.parametrize("by", ["the batch", "a sweep"])
-def test_a_dead_letter_that_is_closed_for_a_row_that_is_not_committed_hides_nothing(store: Store, by: str) -> None:
+def test_a_dead_letter_that_is_closed_for_a_row_that_is_not_committed_hides_nothing(
+    store: Store, by: str, fails_at: str
+) -> None:
     store.log[A] = [upsert("a", 1, 2**70, 1)]
     store.publish(cut(100, 1, 0))
     store.batch()
     assert store.published[-1].rejected == {"public.a": 1}
+    others = [sweep("b", 11, 200)]
     if by == "the batch":
         store.log[A].append(upsert("a", 1, 5, 2))
-        store.publish(cut(200, 2, 0))
-    with mock.patch.object(SqlSink, "save_position", side_effect=SinkError("gone", "nothing")):
-        with pytest.raises(SinkError, match="gone"):
-            if by == "the batch":
-                store.batch()
-            else:
-                store.publish(cut(200, 1, 0), sweeps=[sweep("a", 10, 200)])
-        assert store.letters.open == {}, "before the position that says so"
-    store.sync.run_housekeeping()
+        store.publish(cut(200, 2, 0), sweeps=others)
+    original = getattr(SqlSink, fails_at)
+
+    def fail(sink: SqlSink, *given: Any) -> Any:
+        if given[0] == TableId("public", "a"):
+            return original(sink, *given)
+        raise SinkError("gone", "nothing")
+
+    with mock.patch.object(SqlSink, fails_at, fail), pytest.raises(SinkError, match="gone"):
+        if by == "the batch":
+            store.batch()
+        else:
+            store.publish(cut(200, 1, 0), sweeps=[sweep("a", 10, 200), *others])
+    assert (store.letters.open == {}) == (fails_at == "save_position"), "before the position that says so"
+    if by == "the batch":
+        store.sync.housekeeper.work()
+    else:
+        store.batch()
     assert store.published[-1].applied_lsn == 100
     assert store.published[-1].rejected == {"public.a": 1}, (
         "a waiter for 100 must not take the row for one that is there"

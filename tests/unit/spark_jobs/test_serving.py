@@ -44,11 +44,7 @@ class Swap:
         self.worker = ServingThread("cache", config, cast("Any", None), opener, stop, Conditions())
         self.worker._generation = generation
 
-    @property
-    def applied(self) -> Applied:
-        return SHOWN
-
-    def run_housekeeping(self) -> None:
+    def work(self) -> None:
         """The last batch is published while the generation still serves."""
         self.calls.append("tend")
         self.sinks[self.record.record_key] = self.record.model_copy(update={"applied_lsn": SHOWN.lsn})
@@ -70,7 +66,8 @@ class Swap:
 
     def replace(self, *, is_written: bool = True) -> None:
         connections = cast("Any", SimpleNamespace(control=self, progress=self))
-        self.worker._replace(cast("Any", self), cast("Any", self if is_written else None), connections)
+        sync = SimpleNamespace(housekeeper=self, state=SimpleNamespace(applied=SHOWN))
+        self.worker._replace(cast("Any", self), cast("Any", sync if is_written else None), connections)
 
 
 def test_readers_get_no_answer_from_the_former_generation_before_the_new_one_serves(tmp_path: Path) -> None:
@@ -321,7 +318,7 @@ def test_a_store_with_slots_can_be_built_again(tmp_path: Path, monkeypatch: pyte
     connections = cast("Any", SimpleNamespace(progress=SimpleNamespace(send=sent.append)))
     rebuild_of = ServingThread._rebuild_of
     assert rebuild_of(attempt.worker, cast("Any", SimpleNamespace(slots=None)), connections) is None
-    monkeypatch.setattr(serving, "Builder", lambda *fields: (fields[0], *fields[4:]))
+    monkeypatch.setattr(serving, "Builder", lambda *fields: (fields[0], *fields[4:7]))
     rebuild = rebuild_of(attempt.worker, cast("Any", attempt), connections)
     assert rebuild is not None
     rebuild_request = RebuildRecord(sink="cache", request="r", action="rebuild", status="running", asked_us=1)
@@ -362,7 +359,7 @@ def test_a_rebuild_is_stopped_with_its_job_before_the_last_batch_is_waited_for(
     if has_rebuild:
         attempt.worker._rebuild = cast("Any", SimpleNamespace(stop=lambda: attempt.calls.append("stop rebuild")))
     query = SimpleNamespace(isActive=False, stop=lambda: attempt.calls.append("stop query"))
-    sync = SimpleNamespace(stop_query=lambda: attempt.calls.append("dismiss"))
+    sync = SimpleNamespace(state=SimpleNamespace(stop_query=lambda: attempt.calls.append("dismiss")))
     attempt.worker._end(cast("Any", query), cast("Any", sync))
     assert attempt.calls == ["stop rebuild"] * (is_stopped and has_rebuild) + ["dismiss", "stop query"]
 

@@ -91,7 +91,8 @@ def test_the_planner_s_error_decides_whether_the_query_is_started_again(
     tested = sink_thread(tmp_path, conditions, sink="cache")
     spark_s = PySparkException(f"Failed when Python streaming data source perform latestOffset: \n"
                                f"TaskError: {TaskError(own('no password', 'add it'))}\n")  # fmt: skip
-    sync: Any = SimpleNamespace(failure=None, has_new_writes=threading.Event(), is_behind=False)
+    shared = SimpleNamespace(has_new_writes=threading.Event(), is_behind=False)
+    sync: Any = SimpleNamespace(state=shared, batch_runner=SimpleNamespace(failure=None))
     query: Any = EndedQuery(spark_s)
 
     monkeypatch.setattr(tested, "_run_once", lambda: tested._watch(query, sync, lambda: False))

@@ -15,7 +15,7 @@ from sinks.schema_history import SchemaHistory
 from sinks.warehouse.staging import Staged, Stager
 from spark_jobs.applied import FoundTopic, Offsets
 from spark_jobs.batches import BatchReport, MicroBatch, OnReport
-from spark_jobs.staging import MergingBatches, open_staging
+from spark_jobs.staging import WarehouseBatches, open_staging
 from spark_jobs.task_report import SchemaCatalog
 from tests.unit.spark_jobs import records
 
@@ -78,8 +78,8 @@ class FakeSink:
         return sum(part.row_count for part in staged) - 1 if self.counted is None else self.counted
 
 
-def merging(batches: FakeBatches, sink: Any) -> MergingBatches:
-    tested = MergingBatches(batches, sink, "lake/2/5")
+def merging(batches: FakeBatches, sink: Any) -> WarehouseBatches:
+    tested = WarehouseBatches(batches, sink, "lake/2/5")
     tested.set_tables(SCHEMA_HISTORIES)
     return tested
 

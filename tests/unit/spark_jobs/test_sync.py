@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -18,16 +19,17 @@ from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import AppliedPosition, FoundTopic, Offsets
 from spark_jobs.batches import BatchReport, OnReport
 from spark_jobs.control_reader import ControlUpdate
+from spark_jobs.publishing import CutMarks, JobEnvironment
 from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.sync import (
-    BEHIND_S,
     GENERATION_CHECK_S,
     SCHEMA_WAIT_S,
     SCHEMA_WAIT_S_MAX,
-    JobEnvironment,
     QueryStopped,
+    RunningBatch,
     SinkSync,
 )
+from spark_jobs.sync_state import BEHIND_S, SyncState
 from tests.unit.spark_jobs.records import TOPIC, schema
 
 NO_NEWS = ControlUpdate((), (), ())
@@ -100,7 +102,7 @@ class FakeSink:
 
 
 class FakeLetters:
-    """Implements spark_jobs.dead_letters.DeadLetterQueue."""
+    """Implements spark_jobs.dead_letters.DeadLetterTopic."""
 
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
@@ -130,6 +132,43 @@ class FakeLetters:
                 self.open.pop(key, None)
 
 
+class _InTurn:
+    """A client of the store or the brokers: one thread at a time calls it, and not with the lock of the state."""
+
+    def __init__(self, bench: "Bench", client: object) -> None:
+        self._bench, self._client = bench, client
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._client, name)
+        return partial(self._call, name, found) if callable(found) else found
+
+    def _call(self, name: str, method: Callable[..., Any], *given: Any) -> Any:
+        environment, sync = self._bench.environment, self._bench.sync
+        assert not sync.state.lock.locked(), f"{name} with the lock of the state"
+        has_turn = environment.turn._is_owned()  # type: ignore[attr-defined]
+        assert has_turn != (name == "run"), f"{name}: with the turn {has_turn}"
+        return method(*given)
+
+
+def in_turn(bench: "Bench", client: object) -> Any:
+    return _InTurn(bench, client)
+
+
+class _Locked:
+    """A position that is used with the lock of the state only."""
+
+    def __init__(self, position: AppliedPosition, state: SyncState) -> None:
+        vars(self).update(_position=position, _state=state)
+
+    def __getattr__(self, name: str) -> Any:
+        assert self._state.lock.locked(), f"{name} without the lock"
+        return getattr(self._position, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        assert self._state.lock.locked(), f"{name} without the lock"
+        setattr(self._position, name, value)
+
+
 @dataclass
 class Bench:
     """A SinkSync with all that it touches. Batches are scripted; without a script they find nothing."""
@@ -150,36 +189,39 @@ class Bench:
     dead_letters_max: int = DEAD_LETTERS_MAX
     sinks: dict[str, SinkRecord] = field(default_factory=dict)
     may_hold_more: bool = False
+    at_cuts: bool = False
+    marks: CutMarks | None = None
     waited: list[float] = field(default_factory=list)
     remembered: list[Mapping[str, int]] = field(default_factory=list)  # open letters, at each batch's beginning
 
     def __post_init__(self) -> None:
         self.dead_letters = FakeLetters(self.calls)
         self.sink = FakeSink(self.calls)
-        environment = JobEnvironment(
-            self,
+        self.publish_record = self._publish
+        self.environment = JobEnvironment(
+            in_turn(self, self.sink),
+            1,
+            in_turn(self, self),
+            in_turn(self, self),
+            in_turn(self, self.dead_letters),
             lambda record: record,
-            self._publish,
+            lambda record: self.publish_record(record),
             lambda: self.now_us,
             self._wait,
             JOB,
-            self.dead_letters,
             self.dead_letters_max,
+            may_hold_more=self.may_hold_more,
+            at_cuts=self.at_cuts,
+            marks=self.marks,
         )
         self.position = AppliedPosition()
-        self.sync = SinkSync(
-            self.sink,  # type: ignore[arg-type]
-            1,
-            self.position,
-            environment,
-            self,
-            may_hold_more=self.may_hold_more,
-        )
+        self.sync = SinkSync(self.environment, self.position)
+        self.sync.state.position = _Locked(self.position, self.sync.state)  # type: ignore[assignment]
         with pytest.raises(QueryStopped):
-            self.sync.apply_batch(1)  # no query was admitted yet
-        self.sync.begin([SchemaHistory((schema(),))])
+            self.sync.batch_runner.apply_batch(1)  # no query was admitted yet
+        self.sync.housekeeper.begin([SchemaHistory((schema(),))])
         self.begun = tuple(self.calls)
-        self.query_number = self.sync.start_query()
+        self.query_number = self.sync.state.start_query()
         self.calls.clear()
 
     # ---- the world
@@ -223,7 +265,14 @@ class Bench:
 
     def batch(self, count: int = 1) -> None:
         for _ in range(count):
-            self.sync.apply_batch(self.query_number)
+            self.sync.batch_runner.apply_batch(self.query_number)
+
+    def report(self, report: BatchReport, invalidations: Mapping[str, int] | None = None, query: int = 0) -> bool:
+        """Tasks of a running batch have written something; says whether they may continue. `query`: 0: the present
+        one."""
+        return RunningBatch(self.sync.state, query or self.query_number, self.is_live, invalidations or {}).add_report(
+            report
+        )
 
 
 def wrote(end: int, records: int = 1, written: int = 1) -> BatchReport:
@@ -251,35 +300,34 @@ def test_a_table_that_capture_publishes_no_more_is_read_out_before_a_generation_
     left = progress(100, 0).model_copy(update={"end_offsets": {OTHER_TOPIC: (0,)}})
     bench.update = [ControlUpdate((left,), (), ())]
     bench.batch()
-    assert (bench.sync.applied.lsn, bench.sync.has_read_out) == (100, False)
+    assert (bench.sync.state.applied.lsn, bench.sync.state.has_read_out) == (100, False)
     bench.batch()
-    assert bench.sync.has_read_out
+    assert bench.sync.state.has_read_out
     bench.missing = {TOPIC}  # whoever needs neither topic nor rows deletes both
     bench.batch()
-    assert bench.sync.has_read_out
+    assert bench.sync.state.has_read_out
 
 
 def test_running_tasks_are_ended_for_a_stop_and_for_a_table_that_is_not_prepared() -> None:
     bench = Bench()
-    take = partial(bench.sync._add_interim_report, bench.query_number, {})
-    assert take(wrote(4))
-    bench.sync.stop_query()
-    assert not take(wrote(4))
-    assert not bench.sync._add_interim_report(bench.sync.start_query() - 1, {}, wrote(4)), "an earlier query's"
-    take = partial(bench.sync._add_interim_report, bench.sync.start_query(), {})
-    assert take(wrote(5))
-    bench.sync._unprepared = [SchemaHistory((schema(),))]
-    assert not take(wrote(5))
+    assert bench.report(wrote(4))
+    bench.sync.state.stop_query()
+    assert not bench.report(wrote(4))
+    bench.query_number = bench.sync.state.start_query()
+    assert not bench.report(wrote(4), query=bench.query_number - 1), "an earlier query's"
+    assert bench.report(wrote(5))
+    bench.sync.state.unprepared = (SchemaHistory((schema(),)),)
+    assert not bench.report(wrote(5))
 
 
 def test_a_backlog_is_over_when_no_task_has_said_for_a_while_that_there_is_more() -> None:
     bench = Bench()
-    assert not bench.sync.is_behind
+    assert not bench.sync.state.is_behind
     for report in (replace(wrote(4), is_behind=True), wrote(5)):  # another task has nothing more for a moment
-        bench.sync._add_interim_report(bench.query_number, {}, report)
-        assert bench.sync.is_behind
+        bench.report(report)
+        assert bench.sync.state.is_behind
     bench.now_us += int(BEHIND_S * 1_000_000)
-    assert not bench.sync.is_behind
+    assert not bench.sync.state.is_behind
 
 
 @pytest.mark.invariant(11)
@@ -288,7 +336,7 @@ def test_what_was_written_is_published_after_it_is_readable() -> None:
         reports=[wrote(4, records=4, written=3)], update=[NO_NEWS, NO_NEWS, ControlUpdate((progress(500, 4),), (), ())]
     )
     bench.batch()
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert bench.calls[0] == "batch"
     assert [call for call in bench.calls if call != "batch"] == ["readable a", "publish", "publish"]
     record = bench.published[-1]
@@ -309,8 +357,8 @@ def test_what_tasks_reported_before_one_of_them_failed_is_kept() -> None:
     bench = Bench(meanwhile=[wrote(4)], reports=[fail], update=[ControlUpdate((progress(500, 4),), (), ())])
     with pytest.raises(SinkError, match="away"):
         bench.batch()
-    assert isinstance(bench.sync.failure, SinkError)
-    bench.sync.run_housekeeping()
+    assert isinstance(bench.sync.batch_runner.failure, SinkError)
+    bench.sync.housekeeper.work()
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
 
 
@@ -337,35 +385,45 @@ def test_a_schema_that_is_not_there_yet_is_waited_for() -> None:
         *("batch", "batch", "batch", "prepare a 1 2", "learn 1", "batch")
     ]
     assert bench.waited == [SCHEMA_WAIT_S] * 2, "not when it has come"
-    assert bench.sync.failure is None
+    assert bench.sync.batch_runner.failure is None
 
 
 def test_a_schema_that_never_comes_is_an_error_with_the_record() -> None:
     unknown = BatchReport(unknown_schema="record at x, partition 0, offset 7: schema version 2")
     bench = Bench(reports=[unknown] * 1000)
-    with pytest.raises(SinkError, match=f"offset 7: schema version 2, for {SCHEMA_WAIT_S_MAX:.0f} s"):
+    with pytest.raises(SinkError, match=f"offset 7: schema version 2, for {SCHEMA_WAIT_S_MAX:.0f} s") as lost:
         bench.batch(1000)
+    assert "records of the control topic" in lost.value.hint
     assert bench.calls.count("batch") <= SCHEMA_WAIT_S_MAX + 2
+
+
+def test_a_schema_that_the_registry_lacks_is_looked_for_there() -> None:
+    """Seen: the hint was to look at the control topic, and to publish under a new prefix."""
+    unknown = BatchReport(unknown_schema="record at x: no schema with id 9", next_after_unknown="restore the registry")
+    bench = Bench(reports=[unknown] * 1000)
+    with pytest.raises(SinkError, match="no schema with id 9") as lost:
+        bench.batch(1000)
+    assert lost.value.hint == "restore the registry"
 
 
 def test_a_table_that_is_altered_is_prepared_between_batches() -> None:
     bench = Bench(update=[NO_NEWS, ControlUpdate((), (), (SchemaHistory((schema("b"),)),))])
 
     def watched() -> BatchReport:
-        bench.sync.run_housekeeping()  # by the other thread, while tasks write
-        assert not bench.sync._add_interim_report(bench.query_number, {}, wrote(1)), "the tasks are to end"
+        bench.sync.housekeeper.work()  # by the other thread, while tasks write
+        assert not bench.report(wrote(1)), "the tasks are to end"
         return wrote(1)
 
     bench.reports = [watched, wrote(2)]
     bench.batch(2)
     order = [call for call in bench.calls if call.startswith(("batch", "prepare", "learn"))]
     assert order == ["batch", "prepare b 1", "learn 2", "batch"]
-    assert bench.sync.topics == {TOPIC, "shop.public.b"}
+    assert bench.sync.state.topics == {TOPIC, "shop.public.b"}
 
 
 def test_without_a_batch_the_watching_thread_prepares() -> None:
     bench = Bench(update=[ControlUpdate((), (), (SchemaHistory((schema("b"),)),))])
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert "prepare b 1" in bench.calls and "learn 2" in bench.calls
     bench.batch()
     assert bench.calls.count("batch") == 1
@@ -377,7 +435,7 @@ def test_a_due_sweep_is_done_before_the_position_is_published() -> None:
     bench = Bench(reports=[wrote(1)], update=[ControlUpdate((progress(300, 1), progress(500, 1)), (sweep,), ())])
     bench.batch()
     bench.calls.clear()
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert bench.calls[-3:] == ["sweep a 9", "readable a", "publish"]
     assert bench.published[-1].sweeps == {"public.a": 9}
     assert bench.published[-1].applied_lsn == 500
@@ -394,9 +452,9 @@ def test_an_empty_table_is_prepared_before_its_sweep() -> None:
     """What a busy job reads at once: a table that joined, its sweep, and a position at which the sweep is due."""
     sweep = SweepRecord(table_schema="public", table_name="b", floor=9, as_of_lsn=400, epoch=1)
     bench = Bench(update=[with_b(sweep)])
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert "sweep b 9" not in bench.calls and bench.published[-1].applied_lsn == 0
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert bench.calls[-3:] == ["sweep b 9", "readable b", "publish"]
     assert bench.published[-1].applied_lsn == 500
 
@@ -405,52 +463,52 @@ def test_an_empty_table_is_prepared_before_its_sweep() -> None:
 def test_a_table_that_joins_may_have_rows_of_former_topics_in_a_store_that_is_filled_in_place() -> None:
     """They must not win against its rows, and are removed before anything of it counts as shown."""
     bench = Bench(update=[with_b(), NO_NEWS], may_hold_more=True)
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert [call for call in bench.calls if call.endswith(("reset b", "b 1"))] == ["reset b", "prepare b 1"]
     assert bench.published[-1].applied_lsn == 0
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert bench.calls[-3:] == ["sweep b 1", "readable b", "publish"]
     assert (bench.published[-1].applied_lsn, bench.published[-1].sweeps) == (500, {"public.b": 1})
     bench.update = [with_b()]
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert bench.calls.count("reset b") == 1
 
 
 def test_the_store_is_checked_every_few_seconds_and_not_reported_on_when_its_data_was_deleted() -> None:
     bench = Bench()
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert "generation" not in bench.calls
     bench.now_us += int(GENERATION_CHECK_S * 1_000_000) + 1
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert bench.calls.count("generation") == 1
     bench.now_us += int(GENERATION_CHECK_S * 1_000_000)
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert bench.calls.count("generation") == 1, "not before the time is over again"
     bench.now_us += 1
     bench.sink.marker = None
     bench.calls.clear()
     with pytest.raises(SinkError, match="no longer holds generation 1"):
-        bench.sync.run_housekeeping()
+        bench.sync.housekeeper.work()
     assert "publish" not in bench.calls
 
 
 def test_a_batch_of_a_query_that_was_dismissed_is_not_begun() -> None:
     bench = Bench()
-    bench.sync.stop_query()
+    bench.sync.state.stop_query()
     with pytest.raises(QueryStopped):
         bench.batch()
-    bench.sync.start_query()
+    bench.sync.state.start_query()
     with pytest.raises(QueryStopped):
         bench.batch()
-    assert bench.calls == [] and bench.sync.failure is None
+    assert bench.calls == [] and bench.sync.batch_runner.failure is None
 
 
 def test_what_a_dismissed_batch_wrote_is_published() -> None:
     bench = Bench()
 
     def dismissed() -> BatchReport:
-        bench.sync.stop_query()
-        assert not bench.sync._add_interim_report(bench.query_number, {}, BatchReport()), "the tasks are to end"
+        bench.sync.state.stop_query()
+        assert not bench.report(BatchReport()), "the tasks are to end"
         return wrote(3)
 
     bench.reports = [dismissed]
@@ -462,10 +520,10 @@ def test_what_a_dismissed_batch_wrote_is_published() -> None:
 
 def test_what_did_not_change_is_published_once() -> None:
     bench = Bench(update=[ControlUpdate((progress(500, 0),), (), ())])
-    bench.sync.run_housekeeping()
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
+    bench.sync.housekeeper.work()
     assert bench.calls.count("publish") == 1
-    assert (bench.published[-1].applied_lsn, bench.sync.published.lsn) == (500, 500)
+    assert (bench.published[-1].applied_lsn, bench.sync.state.published.lsn) == (500, 500)
 
 
 def test_the_beginning_of_a_generation_is_published() -> None:
@@ -485,13 +543,13 @@ def test_the_first_position_owes_a_table_that_can_not_be_read() -> None:
 
 def test_the_watching_thread_is_woken_when_something_was_written() -> None:
     bench = Bench()
-    assert (bench.sync.has_new_writes.is_set(), bench.sync.report_count) == (False, 0)
-    bench.sync._add_report(BatchReport(), {})
-    assert not bench.sync.has_new_writes.is_set()
-    bench.sync._add_report(wrote(1), {})
-    assert (bench.sync.has_new_writes.is_set(), bench.sync.report_count) == (True, 1)
-    bench.sync.run_housekeeping()
-    assert not bench.sync.has_new_writes.is_set()
+    assert (bench.sync.state.has_new_writes.is_set(), bench.sync.state.report_count) == (False, 0)
+    bench.sync.state.add_report(BatchReport(), {})
+    assert not bench.sync.state.has_new_writes.is_set()
+    bench.sync.state.add_report(wrote(1), {})
+    assert (bench.sync.state.has_new_writes.is_set(), bench.sync.state.report_count) == (True, 1)
+    bench.sync.housekeeper.work()
+    assert not bench.sync.state.has_new_writes.is_set()
 
 
 def test_a_partition_without_records_begins_at_its_first() -> None:
@@ -505,7 +563,7 @@ def test_a_job_that_was_overtaken_stops(other: tuple[int, str]) -> None:
     bench = Bench()
     bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update={"job": other})
     with pytest.raises(RefusedError, match=f"another job writes to this store now .job {other[0]}"):
-        bench.sync.run_housekeeping()
+        bench.sync.housekeeper.work()
 
 
 def test_a_job_that_was_overtaken_during_a_batch_publishes_nothing() -> None:
@@ -527,7 +585,7 @@ def test_what_an_earlier_job_published_late_is_published_over_and_adopted_where_
     bench.batch()
     fields = {"job": (2, "z"), "applied_lsn": late[0], "end_offsets": {TOPIC: (late[1],)}, "sweeps": {"a.b": 3}}
     bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update=fields)
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     record = bench.sinks["sink/search/1"]
     assert (record.job, record.applied_lsn, record.end_offsets) == (JOB, lsn, {TOPIC: (end,)})
     assert record.sweeps == {"a.b": 3}
@@ -538,7 +596,7 @@ def test_what_an_earlier_job_published_late_is_published_over_and_adopted_where_
 def test_a_job_that_has_overtaken_another_goes_on() -> None:
     bench = Bench()
     bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update={"job": (2, "z")})
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
 
 
 def with_topic(record: ProgressRecord, incarnation: str = ID, **fields: object) -> ProgressRecord:
@@ -554,14 +612,14 @@ def test_a_topic_that_was_created_again_is_read_from_its_beginning_and_covers_no
     assert (bench.published[-1].applied_lsn, bench.published[-1].incarnations) == (300, {TOPIC: ID})
     bench.update = [ControlUpdate((healed,), (sweep,), ())]
     bench.calls.clear()
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert "sweep a 9" not in bench.calls, "the new topic's rows are not there yet"
     record = bench.published[-1]
     assert (record.applied_lsn, record.epoch, record.end_offsets) == (300, 1, {})
     bench.topic_id, bench.topic_ends, bench.reports = "id2", 3, [wrote(3)]
     bench.batch()
     assert bench.starts[-1] == {}, "read from the beginning"
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert "sweep a 9" in bench.calls
     assert (bench.published[-1].applied_lsn, bench.published[-1].epoch) == (500, 2)
 
@@ -572,12 +630,12 @@ def test_work_on_a_topic_that_was_created_again_meanwhile_does_not_count() -> No
 
     def read_meanwhile() -> BatchReport:
         bench.update = [ControlUpdate((with_topic(progress(500, 50), "id2"),), (), ())]
-        bench.sync.run_housekeeping()
-        went_on.append(bench.sync._add_interim_report(bench.query_number, {}, wrote(50)))
+        bench.sync.housekeeper.work()
+        went_on.append(bench.report(wrote(50)))
         bench.topic_id = "id2"
         return wrote(60)
 
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     bench.reports = [wrote(2), read_meanwhile]
     bench.batch(2)
     assert went_on == [False], "tasks end, and begin again at the new topic's beginning"
@@ -606,19 +664,19 @@ def test_a_topic_that_tasks_can_not_read_on_is_read_from_its_beginning() -> None
 @pytest.mark.parametrize("trouble", ["missing", "another"])
 def test_a_topic_in_trouble_concerns_its_own_table(trouble: str) -> None:
     bench = Bench(update=[ControlUpdate((with_topic(progress(300, 0)),), (), (SchemaHistory((schema("b"),)),))])
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     bench.batch()
     if trouble == "missing":
         bench.missing = {TOPIC}
     else:
         bench.topic_id = "id2"
     bench.batch()
-    assert bench.sync.topics == {OTHER_TOPIC}
+    assert bench.sync.state.topics == {OTHER_TOPIC}
     (reason,) = bench.published[-1].owed.values()
     assert bench.published[-1].owed.keys() == {"public.a"} and TOPIC in reason
     bench.missing, bench.topic_id = set(), ID
     bench.batch()
-    assert bench.sync.topics == {TOPIC, OTHER_TOPIC} and bench.published[-1].owed == {}
+    assert bench.sync.state.topics == {TOPIC, OTHER_TOPIC} and bench.published[-1].owed == {}
 
 
 def test_what_is_owed_is_published_until_it_is_covered() -> None:
@@ -628,7 +686,7 @@ def test_what_is_owed_is_published_until_it_is_covered() -> None:
     assert bench.published[-1].owed == {"public.a": "its initial snapshot is running"}
     assert bench.published[-1].applied_lsn == 300
     bench.update = [ControlUpdate((with_topic(progress(300, 7)),), (), ())]
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert bench.published[-1].owed == {"public.a": "its initial snapshot is running"}, "published, not applied"
     bench.reports = [wrote(7)]
     bench.batch()
@@ -643,7 +701,7 @@ def test_the_position_is_noted_in_the_store_before_it_is_published() -> None:
         saved.append(bench.sink.text)
         bench._publish(record)
 
-    bench.sync._environment = replace(bench.sync._environment, publish=publish)
+    bench.publish_record = publish
     bench.batch()
     assert saved == [record.encode().decode() for record in bench.published[1:]]
 
@@ -656,7 +714,7 @@ def test_a_store_that_lost_its_last_writes_is_not_reported_on() -> None:
     bench.now_us += int(GENERATION_CHECK_S * 1_000_000) + 1
     bench.calls.clear()
     with pytest.raises(SinkError, match="the store may have lost its last writes"):
-        bench.sync.run_housekeeping()
+        bench.sync.housekeeper.work()
     assert "publish" not in bench.calls
 
 
@@ -664,18 +722,17 @@ def test_a_store_that_lost_its_last_writes_is_not_reported_on() -> None:
 def test_a_batch_ends_when_it_reads_a_topic_that_has_gone(trouble: str) -> None:
     bench = Bench(is_live=True, reports=[wrote(60)], update=[ControlUpdate((with_topic(progress(300, 60)),), (), ())])
     bench.batch(2)
-    take = partial(bench.sync._add_interim_report, bench.query_number, {})
     bench.missing = {TOPIC} if trouble == "missing" else set()
     bench.topic_id = "id2" if trouble == "another" else ID
     bench.has_lost_records, bench.topic_ends = trouble == "lost records", 40
-    bench.sync.run_housekeeping()
-    assert take(BatchReport()), "it was looked for a moment ago"
+    bench.sync.housekeeper.work()
+    assert bench.report(BatchReport()), "it was looked for a moment ago"
     bench.now_us += int(GENERATION_CHECK_S * 1_000_000) + 1
-    bench.sync.run_housekeeping()
-    assert not take(BatchReport())
+    bench.sync.housekeeper.work()
+    assert not bench.report(BatchReport())
     bench.batch()  # it ends, and the next one does not read the topic, or from its beginning
-    assert take(BatchReport()) == (trouble != "lost records")
-    assert bench.sync._add_interim_report(bench.query_number, dict(bench.position.invalidations), BatchReport())
+    assert bench.report(BatchReport()) == (trouble != "lost records")
+    assert bench.report(BatchReport(), dict(bench.position.invalidations))
 
 
 def test_brokers_that_do_not_answer_do_not_end_the_job() -> None:
@@ -683,16 +740,16 @@ def test_brokers_that_do_not_answer_do_not_end_the_job() -> None:
     bench.batch()
     bench.now_us += int(GENERATION_CHECK_S * 1_000_000) + 1
     with mock.patch.object(bench, "find_topics", side_effect=UnreachableError("the brokers do not answer", "wait")):
-        bench.sync.run_housekeeping()
-    assert bench.published[-1].end_offsets == {TOPIC: (60,)} and bench.sync.topics == {TOPIC}
+        bench.sync.housekeeper.work()
+    assert bench.published[-1].end_offsets == {TOPIC: (60,)} and bench.sync.state.topics == {TOPIC}
 
 
 def test_a_new_history_of_topics_ends_the_job() -> None:
     bench = Bench(update=[ControlUpdate((with_topic(progress(300, 0)),), (), ())])
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     bench.update = [ControlUpdate((with_topic(progress(100, 0), history="other"),), (), ())]
     with pytest.raises(SinkError, match="capture has begun again with new topics"):
-        bench.sync.run_housekeeping()
+        bench.sync.housekeeper.work()
 
 
 def test_a_refresh_that_fails_is_repeated_before_its_position_is_published() -> None:
@@ -707,7 +764,7 @@ def test_a_refresh_that_fails_is_repeated_before_its_position_is_published() -> 
         bench.batch()
     del bench.sink.make_readable
     bench.calls.clear()
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert [call for call in bench.calls if call != "generation"] == ["readable a", "publish"]
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
 
@@ -717,20 +774,19 @@ def test_a_report_whose_task_began_behind_what_is_written_does_not_count() -> No
     bench = Bench(reports=[wrote(4)])
     bench.batch()
     later = BatchReport({TOPIC: {0: 9}}, {TOPIC: {0: 6}}, records=3, written=3)
-    assert not bench.sync._add_interim_report(bench.query_number, {}, later), "the batch is planned again"
-    bench.sync.run_housekeeping()
+    assert not bench.report(later), "the batch is planned again"
+    bench.sync.housekeeper.work()
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
-    assert bench.sync._add_interim_report(bench.query_number, {}, replace(later, start_offsets={TOPIC: {0: 4}}))
-    bench.sync.run_housekeeping()
+    assert bench.report(replace(later, start_offsets={TOPIC: {0: 4}}))
+    bench.sync.housekeeper.work()
     assert bench.published[-1].end_offsets == {TOPIC: (9,)}
 
 
 def test_a_batch_ends_when_there_are_partitions_that_it_does_not_read() -> None:
     bench = Bench()
     bench.batch()
-    take = partial(bench.sync._add_interim_report, bench.query_number, {})
-    assert take(BatchReport())
+    assert bench.report(BatchReport())
     grown = progress(500, 0).model_copy(update={"end_offsets": {TOPIC: (0, 3)}})
     bench.update = [ControlUpdate((grown,), (), ())]
-    bench.sync.run_housekeeping()
-    assert not take(BatchReport())
+    bench.sync.housekeeper.work()
+    assert not bench.report(BatchReport())

@@ -72,16 +72,16 @@ def test_letters_that_the_brokers_did_not_take_are_published_before_the_position
     bench = Bench(reports=[with_dead_letters(4, {"1/public.a/1": 7, "1/public.a/2": 8})])
 
     def more_arrives() -> None:
-        bench.sync._add_report(with_dead_letters(6, {"1/public.a/1": None, "1/public.a/2": 9}), {})
+        bench.sync.state.add_report(with_dead_letters(6, {"1/public.a/1": None, "1/public.a/2": 9}), {})
         raise SinkError("no answer again", "wait")
 
     bench.dead_letters.while_published = [failing(), more_arrives]
     with pytest.raises(SinkError, match="away"):
         bench.batch()
     with pytest.raises(SinkError, match="no answer again"):
-        bench.sync.run_housekeeping()
+        bench.sync.housekeeper.work()
     assert not bench.calls.count("publish")
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert bench.dead_letters.open == {"1/public.a/2": 9}, "what was reported last"
     assert bench.published[-1].end_offsets == {TOPIC: (6,)}
     assert bench.calls.index("publish") > max(at for at, call in enumerate(bench.calls) if call.startswith("letters"))
@@ -92,33 +92,33 @@ def test_what_could_not_be_made_readable_is_so_before_its_position_is_published(
     failed."""
     bench = Bench(reports=[with_dead_letters(4, {"1/public.a/1": 7})])
     bench.update = [NO_NEWS, NO_NEWS]
-    bench.sync._position.add_published([progress(500, 4)], [])
+    bench.position.add_published([progress(500, 4)], [])
     seen: list[int] = []
 
     def fail() -> None:
-        seen.append(bench.sync.applied.lsn)
+        seen.append(bench.sync.state.applied.lsn)
         raise SinkError("the store is away", "wait")
 
-    bench.sink.while_readable = [fail, lambda: seen.append(bench.sync.applied.lsn)]
+    bench.sink.while_readable = [fail, lambda: seen.append(bench.sync.state.applied.lsn)]
     with pytest.raises(SinkError, match="away"):
         bench.batch()
-    seen.append(bench.sync.applied.lsn)
+    seen.append(bench.sync.state.applied.lsn)
     bench.calls.clear()
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert bench.calls == ["readable a", "letters 1/public.a/1", "publish"]
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
-    assert (seen, bench.sync.applied.lsn) == ([0, 0, 0], 500), "nobody sees the position before the rows"
+    assert (seen, bench.sync.state.applied.lsn) == ([0, 0, 0], 500), "nobody sees the position before the rows"
 
 
 def test_a_report_that_arrives_while_rows_are_made_readable_is_left_to_the_next_time() -> None:
     """Its rows may not be readable yet: neither the position nor the end of a dead letter may be published."""
     bench = Bench(reports=[with_dead_letters(4, {"1/public.a/1": 7})])
-    bench.sink.while_readable = [lambda: bench.sync._add_report(with_dead_letters(9, {"1/public.a/1": None}), {})]
+    bench.sink.while_readable = [lambda: bench.sync.state.add_report(with_dead_letters(9, {"1/public.a/1": None}), {})]
     bench.batch()
     assert bench.published[-1].end_offsets == {TOPIC: (4,)}
     assert bench.dead_letters.open == {"1/public.a/1": 7}
     bench.calls.clear()
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert bench.calls == ["readable a", "letters 1/public.a/1", "publish"]
     assert (bench.dead_letters.open, bench.published[-1].end_offsets) == ({}, {TOPIC: (9,)})
 
@@ -127,7 +127,7 @@ def test_what_an_operator_discards_is_followed() -> None:
     bench = Bench()
     bench.dead_letters.open = {"1/public.a/1": 7}
     bench.dead_letters.others = {"1/public.a/1"}
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert bench.published[-1].rejected == {}
 
 
@@ -141,7 +141,7 @@ def test_letters_that_are_closed_stop_no_sink() -> None:
     """A sink that stopped with too many continues after the limit was raised or rows were corrected."""
     bench = Bench(reports=[with_dead_letters(4, {"1/public.a/1": None})])
     bench.dead_letters.open = {f"1/public.a/{number}": 7 for number in range(DEAD_LETTERS_MAX + 2)}
-    bench.sync._dead_letter_count = DEAD_LETTERS_MAX + 2  # when it started
+    bench.sync.housekeeper.publisher.dead_letters.count = DEAD_LETTERS_MAX + 2  # when it started
     bench.batch()
     assert bench.published[-1].rejected == {"public.a": DEAD_LETTERS_MAX + 1}
 
@@ -157,9 +157,9 @@ def test_letters_of_a_table_that_is_not_captured_any_more_are_closed() -> None:
     bench = Bench(update=[ControlUpdate((), (), tables), ControlUpdate((left,), (), ())], dead_letters_max=9)
     kept = {"1/public.a/1": old, "1/public.b/2": new, "1/public.c/1": old}
     bench.dead_letters.open = {"1/public.b/1": old, **kept}
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert len(bench.dead_letters.open) == 4
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert bench.dead_letters.open == kept
 
 
@@ -180,13 +180,13 @@ def test_a_sweep_closes_letters_of_rows_that_it_removes() -> None:
     bench = Bench(
         update=[ControlUpdate((), (), (other,)), ControlUpdate(tuple(both), (sweep,), ())], dead_letters_max=9
     )
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     bench.dead_letters.open = {"1/public.a/1": 8, "1/public.a/2": 10, "1/public.b/1": 8}
-    bench.sync._add_report(with_dead_letters(1, {"1/public.a/3": 7, "1/public.a/4": 9}), {})  # not published yet
+    bench.sync.state.add_report(with_dead_letters(1, {"1/public.a/3": 7, "1/public.a/4": 9}), {})  # not published yet
     late = with_dead_letters(2, {"1/public.a/5": 8, "1/public.a/6": 10})  # while the rows are swept
-    bench.sink.while_readable = [lambda: None, lambda: bench.sync._add_report(late, {})]
+    bench.sink.while_readable = [lambda: None, lambda: bench.sync.state.add_report(late, {})]
     for _ in range(2):
-        bench.sync.run_housekeeping()
+        bench.sync.housekeeper.work()
         kept = {"1/public.a/2": 10, "1/public.a/4": 9, "1/public.b/1": 8}
         assert {key: version for key, version in bench.dead_letters.open.items() if key != "1/public.a/6"} == kept
     assert bench.dead_letters.open["1/public.a/6"] == 10
@@ -201,16 +201,16 @@ def test_letters_of_tasks_that_publish_their_own_are_closed_between_batches() ->
     def watched() -> BatchReport:
         bench.dead_letters.open = {"1/public.a/1": 8}
         bench.update = [ControlUpdate((progress(500, 0),), (sweep,), ())]
-        bench.sync.run_housekeeping()
+        bench.sync.housekeeper.work()
         assert bench.published[-1].sweeps == {"public.a": 9}
         assert bench.dead_letters.open == {"1/public.a/1": 8}, "not while tasks run"
-        assert not bench.sync._add_interim_report(bench.query_number, {}, BatchReport()), "the tasks are to end"
+        assert not bench.report(BatchReport()), "the tasks are to end"
         bench.dead_letters.open = {"1/public.a/1": 12}  # rejected again meanwhile
         return wrote(3)
 
     bench.reports = [watched]
     bench.batch()
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert bench.dead_letters.open == {"1/public.a/1": 12}
 
 
@@ -220,8 +220,8 @@ def test_a_position_is_published_with_the_letters_that_tasks_published_before() 
 
     def watched() -> BatchReport:
         bench.dead_letters.late = {"1/public.a/1": 8}
-        assert bench.sync._add_interim_report(bench.query_number, {}, wrote(3))
-        bench.sync.run_housekeeping()
+        assert bench.report(wrote(3))
+        bench.sync.housekeeper.work()
         bench.dead_letters.late = {"1/public.a/2": 9}
         return wrote(4)
 
@@ -241,8 +241,8 @@ def test_a_sweep_closes_letters_that_arrive_late() -> None:
     def watched() -> BatchReport:
         bench.dead_letters.late = {"1/public.a/1": 8}
         bench.update = [ControlUpdate((progress(500, 3),), (sweep,), ())]
-        assert bench.sync._add_interim_report(bench.query_number, {}, wrote(3))
-        bench.sync.run_housekeeping()
+        assert bench.report(wrote(3))
+        bench.sync.housekeeper.work()
         assert bench.published[-1].sweeps == {"public.a": 9}
         return wrote(3)
 
@@ -256,7 +256,7 @@ def test_a_letter_that_is_published_after_its_sweep_is_closed() -> None:
     bench = Bench(is_live=True)
     bench.position.sweeps["public.a"] = 9
     bench.dead_letters.open = {"1/public.a/1": 8, "1/public.a/2": 9}
-    bench.sync.run_housekeeping()
+    bench.sync.housekeeper.work()
     assert bench.dead_letters.open == {"1/public.a/2": 9}
 
 
@@ -265,5 +265,5 @@ def test_letters_below_a_finished_sweep_are_closed_at_the_start() -> None:
     bench = Bench()
     bench.dead_letters.open = {"1/public.a/1": 8, "1/public.a/2": 9}
     bench.position.sweeps["public.a"] = 9
-    bench.sync.begin([SchemaHistory((schema(),))])
+    bench.sync.housekeeper.begin([SchemaHistory((schema(),))])
     assert bench.dead_letters.open == {"1/public.a/2": 9}

@@ -8,7 +8,7 @@ from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.events import TableId
 from spark_jobs.batches import BatchReport
 from spark_jobs.control_reader import ControlUpdate
-from spark_jobs.sync import CutMarks
+from spark_jobs.publishing import CutMarks
 from tests.unit.spark_jobs.records import TOPIC
 from tests.unit.spark_jobs.test_sync import ID, OTHER_TOPIC, TABLE, Bench, progress, wrote
 
@@ -23,30 +23,29 @@ class Marked(Bench):
     """Batches of one second each; a mark may be refused."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        self.marks: list[tuple[int, list[str]]] = []
+        self.marked: list[tuple[int, list[str]]] = []
         self.refuses = False
-        self.sync._at_cuts = True
-        self.sync._marks = CutMarks(INTERVAL_S, self.mark)
+        self.at_cuts, self.marks = True, CutMarks(INTERVAL_S, self.mark)
+        super().__post_init__()
 
     def mark(self, record: ProgressRecord, tables: Mapping[TableId, str]) -> bool:
-        assert not self.sync._writing.locked() or self.calls[-1] != "batch"
+        assert not self.environment.writing.locked() or self.calls[-1] != "batch"
         if not self.refuses:
-            self.marks.append((record.lsn, sorted(table.name for table in tables)))
+            self.marked.append((record.lsn, sorted(table.name for table in tables)))
         return not self.refuses
 
     def publish(self, *records: ProgressRecord, sweeps: tuple[SweepRecord, ...] = ()) -> None:
         self.update.append(ControlUpdate(records, sweeps, ()))
-        self.sync.run_housekeeping()
+        self.sync.housekeeper.work()
 
 
 def test_a_mark_is_set_where_a_batch_reaches_the_cut_and_not_on_the_way() -> None:
     bench = Marked(reports=[wrote(3), wrote(5)])
     bench.publish(cut(100, 5))
     bench.batch()
-    assert bench.marks == [] and bench.published[-1].cut_offsets == {TOPIC: (5,)}
+    assert bench.marked == [] and bench.published[-1].cut_offsets == {TOPIC: (5,)}
     bench.batch()
-    assert bench.marks == [(100, ["a"])]
+    assert bench.marked == [(100, ["a"])]
 
 
 def test_a_mark_is_set_although_the_next_cut_is_known_already() -> None:
@@ -54,7 +53,7 @@ def test_a_mark_is_set_although_the_next_cut_is_known_already() -> None:
     bench.publish(cut(100, 5))
     bench.publish(cut(200, 9))
     bench.batch()
-    assert bench.marks == [(100, ["a"])]
+    assert bench.marked == [(100, ["a"])]
     assert bench.published[-1].cut_offsets == {TOPIC: (9,)}
 
 
@@ -64,15 +63,15 @@ def test_marks_come_at_the_interval_also_where_nothing_changes() -> None:
     bench.batch()
     bench.publish(cut(200, 6))
     bench.batch()
-    assert bench.marks == [(100, ["a"])]
+    assert bench.marked == [(100, ["a"])]
     bench.now_us += int(INTERVAL_S * 1e6)
     bench.publish()
-    assert bench.marks[1:] == [(200, ["a"])]
+    assert bench.marked[1:] == [(200, ["a"])]
     bench.now_us += int(INTERVAL_S * 1e6)
     bench.publish()
-    assert len(bench.marks) == 2, "it is the same position"
+    assert len(bench.marked) == 2, "it is the same position"
     bench.publish(cut(300, 6))
-    assert bench.marks[2:] == [(300, ["a"])]
+    assert bench.marked[2:] == [(300, ["a"])]
 
 
 def test_a_mark_that_was_not_set_is_tried_again() -> None:
@@ -82,7 +81,7 @@ def test_a_mark_that_was_not_set_is_tried_again() -> None:
     bench.batch()
     bench.refuses = False
     bench.publish()
-    assert bench.marks == [(100, ["a"])]
+    assert bench.marked == [(100, ["a"])]
 
 
 @pytest.mark.parametrize("owed", [True, False])
@@ -90,7 +89,7 @@ def test_a_table_that_owes_rows_is_not_marked(owed: bool) -> None:
     bench = Marked(reports=[wrote(5)])
     bench.publish(cut(100, 5, owed={str(TABLE): "a snapshot runs"} if owed else {}))
     bench.batch()
-    assert bench.marks == ([] if owed else [(100, ["a"])])
+    assert bench.marked == ([] if owed else [(100, ["a"])])
 
 
 def test_a_table_is_swept_before_it_is_marked() -> None:
@@ -99,7 +98,7 @@ def test_a_table_is_swept_before_it_is_marked() -> None:
     bench.publish(cut(100, 5), sweeps=(swept,))
     bench.batch()
     assert [call for call in bench.calls if call.startswith("sweep")] == ["sweep a 7"]
-    assert bench.marks == [(100, ["a"])]
+    assert bench.marked == [(100, ["a"])]
 
 
 def test_a_table_that_was_swept_beyond_the_position_is_not_marked_with_it() -> None:
@@ -115,9 +114,9 @@ def test_a_table_that_was_swept_beyond_the_position_is_not_marked_with_it() -> N
     assert "sweep a 7" in bench.calls
     bench.now_us += int(INTERVAL_S * 1e6)
     bench.publish()
-    assert bench.marks == [(100, ["a"])]
+    assert bench.marked == [(100, ["a"])]
     bench.publish(cut(300, 6))
-    assert bench.marks[1:] == [(300, ["a"])]
+    assert bench.marked[1:] == [(300, ["a"])]
 
 
 def test_a_batch_names_the_incarnation_that_it_has_read() -> None:
@@ -126,18 +125,18 @@ def test_a_batch_names_the_incarnation_that_it_has_read() -> None:
 
     def created_again() -> BatchReport:
         bench.publish(cut(200, 1, incarnations={TOPIC: "another"}))
-        assert bench.sync.incarnation_of(TOPIC) == ID
+        assert bench.sync.state.incarnation_of(TOPIC) == ID
         return BatchReport()
 
     bench.reports = [created_again]
     bench.batch()
-    assert bench.sync._position.incarnations[TOPIC] == "another"
+    assert bench.position.incarnations[TOPIC] == "another"
 
 
 def test_a_batch_says_of_its_snapshots_whether_it_reaches_the_cut() -> None:
     bench = Marked()
     bench.publish(cut(100, 5))
     for end, is_reached in ((4, False), (5, True), (6, False)):
-        found = bench.sync.cut_of(BatchReport({TOPIC: {0: end}}))
+        found = bench.sync.state.cut_of(BatchReport({TOPIC: {0: end}}))
         assert found is not None and (found[0].lsn, found[1]) == (100, is_reached)
-    assert OTHER_TOPIC not in bench.sync.topics
+    assert OTHER_TOPIC not in bench.sync.state.topics

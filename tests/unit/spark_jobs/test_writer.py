@@ -248,7 +248,7 @@ def test_the_report_is_the_only_row_that_spark_gets() -> None:
 
 
 class KeptReports:
-    """Implements spark_jobs.writer.Reports."""
+    """Implements spark_jobs.live_reports.LiveReports."""
 
     def __init__(self) -> None:
         self.sent: list[TaskReport] = []

@@ -14,7 +14,7 @@ from cdc.model.events import TableId
 from cdc.model.findings import Finding
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import Publication, read_publication
-from cdc.postgres.connection import APPLICATION, says_lost
+from cdc.postgres.connection import APPLICATION, at_slot, says_lost
 from cdc.postgres.replication import ReplicationConnection, StandbyError
 from cdc.postgres.source import (
     check_chunkable,
@@ -22,10 +22,12 @@ from cdc.postgres.source import (
     check_may_mark,
     check_slots,
     checked_table,
+    is_standby,
     read_slot,
     setting_errors,
 )
 from watershed.cli.findings.failover import failover_findings
+from watershed.cli.findings.standby import standby_findings
 
 SOURCE: Final = "source"
 TIMEOUT_MS_MIN: Final = 10_000
@@ -40,15 +42,19 @@ def source_findings(
     if not settings:
         version = connection.info.parameter_status("server_version")
         yield Finding(SOURCE, "ok", f"PostgreSQL {version}, wal_level logical, the primary")
-    yield from _attempt(
-        SOURCE, lambda: check_slots(connection, config.slot), "a replication slot is free, or exists already"
-    )
-    yield from _slot(connection, config)
-    yield from failover_findings(connection, config)
+    with at_slot(config, connection) as server:
+        yield from _attempt(
+            SOURCE, lambda: check_slots(server, config.slot), "a replication slot is free, or exists already"
+        )
+        yield from _slot(server, config)
+        yield from _limits(server)
+        if config.standby_dsn is not None:
+            yield from standby_findings(connection, server, config)
+        if not is_standby(server):
+            yield from failover_findings(connection, config)
     yield from _encoding(connection)
     yield from _attempt(SOURCE, lambda: _replication(config))
     yield from _attempt(SOURCE, lambda: check_may_mark(connection), "the role may write logical messages")
-    yield from _limits(connection)
     publication = read_publication(connection, config.publication, config.table_ids)
     yield from _tables(connection, config, snapshot, publication, found)
     yield from _publication(connection, config, publication, found)
@@ -67,7 +73,7 @@ def _attempt(about: str, check: Callable[[], str | None], well: str = "") -> Ite
 
 
 def _replication(config: SourceConfig) -> str:
-    with closing(ReplicationConnection(config)) as replication:
+    with closing(ReplicationConnection(config.log_server)) as replication:
         try:
             identity = replication.identify()
         except StandbyError:  # which the server's settings have shown

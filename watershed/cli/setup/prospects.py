@@ -84,7 +84,7 @@ def _candidate(connection: psycopg.Connection, table: TableId) -> TableCandidate
 def remove_slot(config: SourceConfig, *, removes: bool = True) -> bool:
     """Drops the slot. Returns whether it existed. Raises SourceError while it is in use, or if the role may not drop
     it. Not `removes`: only checks."""
-    with connect(config, application="watershed teardown") as connection:
+    with connect(config.log_server, application="watershed teardown") as connection:
         slot = read_slot(connection, config.slot)
         if slot is None:
             return False

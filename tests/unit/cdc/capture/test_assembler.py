@@ -3,12 +3,15 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 import pytest
 
 from cdc.capture.assembler import Assembler
 from cdc.capture.stream_state import CapturedTables, StreamState
 from cdc.capture.toast_batch import DraftRecord
+from cdc.config.format_options import FormatOptions
+from cdc.config.masking import Mask
 from cdc.formats.records import EnvelopeContext
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.control import PartialTransaction, SweepRecord
@@ -35,6 +38,29 @@ def assembler(resume: StreamState = START, *leaving: TableSchema) -> Assembler:
     tables = [schema for schema in (CUSTOMERS, ORDERS) if schema not in leaving]
     engine = engine_of(tables, CONTEXT)
     return Assembler(CapturedTables(tables, leaving=leaving), CONTEXT, resume, engine, UnfollowedTables())
+
+
+MASKING: Final = FormatOptions(masks=(Mask(CUSTOMERS.table, "phone", "asterisks", 3),))
+
+
+def test_a_masked_column_that_is_gone_stops_its_table_alone() -> None:
+    """Seen: the configuration's error ended the process."""
+    context = replace(CONTEXT, format=MASKING)
+    engine = engine_of([CUSTOMERS, ORDERS], context)
+    made = Assembler(CapturedTables([CUSTOMERS, ORDERS]), context, START, engine, UnfollowedTables())
+    _, failure = made.consume(transaction(2_000, insert(1)), NOW_US)
+    assert failure is not None and (failure.table, failure.is_held) == (CUSTOMERS.table, False)
+    assert "masking names column phone" in failure.message
+
+
+def test_the_rest_of_a_transaction_is_counted_where_masks_do_not_fit_a_stopped_table_any_more() -> None:
+    context, begun = replace(CONTEXT, format=MASKING), PartialTransaction(commit_lsn=2_000, xid=7, next_index=1)
+    engine = engine_of([ORDERS], context)
+    tables = CapturedTables([ORDERS], leaving=[CUSTOMERS])
+    made = Assembler(tables, context, replace(START, partial=begun), engine, UnfollowedTables())
+    records, failure = made.consume(transaction(2_000, insert(1), insert(2), insert(3, 11)), NOW_US)
+    assert failure is None and made.state.partial is None
+    assert places(finished(records)) == [("c", 3, 1, 2)]
 
 
 def frames(*messages: bytes, lsn: int = 0) -> list[bytes]:

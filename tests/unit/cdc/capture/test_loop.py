@@ -21,6 +21,7 @@ from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import NULL
+from cdc.ports.published_batch import OnPublished, PublishedBatch
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from tests.support import wire
@@ -53,6 +54,7 @@ def capture(
     heartbeats: Heartbeats | None = None,
     *,
     awaits_cuts: bool = False,
+    on_published: OnPublished | None = None,
     **limits: Any,
 ) -> Capture:
     config = CaptureConfig(**limits)
@@ -82,7 +84,9 @@ def capture(
             publisher=Publisher(constants, config),
         ),
         topics=Topics("shop"),
-        schedule=LoopSchedule(limits=config, watch=watch, heartbeats=heartbeats, awaits_cuts=awaits_cuts),
+        schedule=LoopSchedule(
+            limits=config, watch=watch, heartbeats=heartbeats, awaits_cuts=awaits_cuts, on_published=on_published
+        ),
         should_stop=script.should_stop,
     )
 
@@ -94,6 +98,45 @@ def notes_without(script: Script, *kinds: str) -> list[str]:
 def positions(script: Script) -> list[PositionRecord]:
     values = [record.value for record in script.committed if record.topic == "shop.state"]
     return [PositionRecord.open(value or b"", "state") for value in values]
+
+
+def test_each_kafka_transaction_is_told_with_what_it_holds() -> None:
+    script = Script(inputs=[transaction(1_100, 1), [], transaction(1_200, 2, 4), [], transaction(1_300, 3)], waits=2)
+    told: list[PublishedBatch] = []
+    capture(script, on_published=told.append, **QUIET | {"transaction_time_ms_min": 1_000}).run()
+    first, second = told
+    assert (first.commits, second.commits) == ((1_100, 1_100), (1_200, 1_300))
+    assert (first.position_lsn, second.position_lsn) == (1_148, 1_348)
+    assert (first.rows, second.rows) == (1, 3)
+    assert (first.records, second.records) == (1, 3)
+    assert second.bytes > 2 * first.bytes > 0
+    assert second.topics == (TOPIC,)
+    assert (second.commit_ts_us, second.epoch, second.is_partial) == (TS_US, 1, False)
+    assert 0 < second.ended_us - second.begun_us < 1_000_000
+
+
+def test_the_parts_of_a_large_transaction_are_told_with_its_commit_lsn() -> None:
+    frames = transaction(1_100, 1, 2, 3, 4)
+    script = Script(inputs=[transaction(1_050, 9), frames[:4], frames[4:]], waits=1)
+    told: list[PublishedBatch] = []
+    capture(script, on_published=told.append, **QUIET | {"transaction_rows_max": 2, "transaction_time_ms_min": 9}).run()
+    assert [(one.commits, one.is_partial, one.rows, one.commit_ts_us) for one in told] == [
+        ((1_050, 1_050), False, 1, TS_US),
+        ((1_100, 1_100), True, 2, TS_US),
+        ((1_100, 1_100), False, 2, TS_US),
+    ]
+
+
+def test_nothing_is_told_of_positions_heartbeats_and_what_was_not_committed() -> None:
+    told: list[PublishedBatch] = []
+    beats = Heartbeats("shop", 100, schemas_enable=False)
+    script = Script(inputs=[[wire.keepalive(2_000)]], waits=4)
+    capture(script, heartbeats=beats, on_published=told.append, **QUIET | {"idle_position_s": 0.001}).run()
+    assert positions(script)
+    lost = Script(inputs=[transaction(1_100, 1)], commit_error=ConnectionLost("fenced"))
+    with pytest.raises(ConnectionLost):
+        capture(lost, on_published=told.append, **QUIET).run()
+    assert told == []
 
 
 def test_small_transactions_in_a_row_share_a_kafka_transaction() -> None:

@@ -72,3 +72,19 @@ def test_options_of_kafka_on_which_exactly_once_rests_are_refused_by_name(name: 
     options: dict[str, Any] = {"linger.ms": "50", name: "0"}
     with pytest.raises(ValueError, match=f"{name} can't be set"):
         KafkaConfig(bootstrap_servers="kafka:9092", options=options)
+
+
+@pytest.mark.parametrize(
+    ("standby", "snapshot", "refusal"),
+    [
+        ("host=db dbname=shop", "", "source.standby_dsn: this is source.dsn: name a standby of that server"),
+        ("host=db2", "snapshot: {method: consistent}", "snapshot.method consistent reads rows where the slot is made"),
+    ],
+)
+def test_a_standby_is_another_server_and_rows_are_read_in_chunks(
+    tmp_path: Path, standby: str, snapshot: str, refusal: str
+) -> None:
+    text = FILE.replace("source: {", f'source: {{standby_dsn: "{standby}", ') + snapshot
+    with pytest.raises(ConfigError) as refused:
+        load_pipeline(written(tmp_path, text))
+    assert refusal in refused.value.message

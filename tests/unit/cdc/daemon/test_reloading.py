@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cdc.config.config_file import Config
 from cdc.config.settings import PipelineConfig
 from cdc.daemon import reloading
 from cdc.daemon.reloading import Reloading
@@ -99,6 +100,17 @@ def test_the_last_of_two_files_counts(file: File) -> None:
     assert not file.reloading.is_due
 
 
+def test_sinks_are_known_as_they_were_read_last() -> None:
+    """Capture needs them when a table is altered, and no session ends for them."""
+    then, now = (
+        Config.model_validate(configured("public.a").model_dump() | {"sinks": sinks})
+        for sinks in ({}, {"b": {"type": "sql", "url": "sqlite:///store.db"}})
+    )
+    reloading = Reloading(then, lambda: now)
+    assert reloading.request(then.source) == "nothing has changed for capture"
+    assert not reloading.is_due and reloading.in_force is now
+
+
 @pytest.mark.parametrize(
     ("now", "why"),
     [
@@ -110,7 +122,8 @@ def test_the_last_of_two_files_counts(file: File) -> None:
         (configured("public.a", sections={"capture": {"idle_position_s": 7}}), "capture can't change"),
         (configured("public.a", exclude_columns=[r"public\.a\.nme"]), "matches no column"),
         (configured("public.a", exclude_columns=[r"public\.a\.name"]), "was published before"),
-        (configured("public.a", sections={"masking": {"asterisks": {"public.a.nme": 3}}}), "does not have"),
+        (configured("public.a", sections={"masking": {"asterisks": {"public.a.id": 3}}}), "it can't be masked"),
+        (configured("public.a", sections={"masking": {"asterisks": {"public.a.phone": 3}}}), "does not have"),
         (configured("public.a", key_columns={"public.a": ["id"]}), ""),
     ],
 )
@@ -124,13 +137,14 @@ def test_with_a_mistake_the_configuration_in_force_stays(
         assert file.reload(now) == "options of tables have changed"
 
 
-def test_a_mask_of_a_captured_table_says_that_former_records_keep_their_values(file: File) -> None:
-    masked = {"masking": {"asterisks": {"public.a.name": 3, "public.b.name": 3}}}
-    said = file.reload(configured("public.a", "public.b", sections=masked))
-    joins, masks, rest = said.split("; ")
-    assert (joins, masks) == ("public.b joins", "public.a has other masks in records from now on")
-    assert "`cdc snapshot start --table` reads them" in rest
-    assert file.looked_at == [A, B]
+def test_masks_that_change_leave_published_rows_as_they_are_and_say_so(file: File) -> None:
+    """Also masks that do not fit a table which only a pattern takes: it is stopped."""
+    for column in ("name", "phone"):
+        masking = {"masking": {"asterisks": {f"public.a.{column}": 3}}}
+        said = file.reload(configured("^public[.]a$", sections=masking))
+        assert said == (
+            "masks of public.a have changed: rows keep their values until cdc snapshot start reads them again"
+        )
 
 
 def test_a_process_without_a_file_says_so() -> None:

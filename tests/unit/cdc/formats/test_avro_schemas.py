@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from cdc.config.format_options import FormatOptions, NameAdjustment
-from cdc.formats.avro_schemas import adjusted_field_name, adjusted_schema_name, avro_schema
+from cdc.formats.avro_schemas import avro_schema
 from cdc.formats.connect import INT16, Node, required, struct_of
 from cdc.formats.profiles import column_formats, record_nodes
+from cdc.formats.schema_names import adjusted_field_name, adjusted_schema_name
 from cdc.model.errors import ConfigError
 from cdc.model.events import Column, TableId, TableSchema
 

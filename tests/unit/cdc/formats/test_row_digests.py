@@ -10,6 +10,7 @@ from cdc.formats.records import Draft, EnvelopeContext, TableEncoder, is_delete
 from cdc.formats.row_digests import OTHER_FORM, RowDigests
 from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.messages import NULL, UNCHANGED, Tuple
+from cdc.pgoutput.relations import relation_of
 from tests.support import wire
 
 COLUMNS = (
@@ -116,3 +117,48 @@ def test_compared_is_the_masked_value_as_consumers_read_it() -> None:
 
 def test_a_line_of_which_no_record_can_be_made_has_none() -> None:
     assert digests().of_line(b"1\tx") is None
+
+
+MORE, OTHER = Column("more", 25, -1, "text", True), Column("other", 20, -1, "bigint", True)
+FIRST = replace(SCHEMA, columns=(*COLUMNS, OTHER))
+SECOND = replace(FIRST, version=2, columns=(*COLUMNS, OTHER, MORE), filled=(("more", '"é\\n"'),))
+THIRD = replace(SECOND, version=3, columns=(*COLUMNS, MORE), filled=(), dropped=("other",))
+
+
+def value_of(schema: TableSchema, *texts: str | None) -> bytes:
+    made = TableEncoder(schema, relation_of(schema), CONTEXT)
+    made.start_chunk(24_027_000, NOW_US)
+    _, value, _ = made.copy_row(wire.copy_line(list(texts)), 24_027_000, 0, 1, NOW_US)
+    assert isinstance(value, bytes)
+    return value
+
+
+def test_a_record_of_an_earlier_version_is_the_row_that_the_schemas_make_of_it() -> None:
+    versions = [FIRST, SECOND, THIRD]
+    here = RowDigests(replace(THIRD, dropped=()), CONTEXT, versions)  # as recorded, not as the caller remembers it
+    (_, digest), (_, without) = (
+        found for text in ("é\n", None) if (found := here.of_line(wire.copy_line(["1", OURS, "{}", text])))
+    )
+    assert here.of_value(value_of(THIRD, "1", OURS, "{}", "é\n")) == digest
+    assert here.of_value(value_of(SECOND, "1", OURS, "{}", "7", "é\n")) == digest
+    assert here.of_value(value_of(SECOND, "1", OURS, "{}", "7", None)) == without
+    assert here.of_value(value_of(FIRST, "1", OURS, "{}", "7")) == digest
+    assert here.of_value(value_of(FIRST, "1", OURS, "[]", "7")) not in (digest, without, OTHER_FORM)
+
+
+@pytest.mark.parametrize(
+    "versions",
+    [
+        [],
+        [FIRST, THIRD],
+        [FIRST, SECOND, replace(THIRD, dropped=())],
+        [replace(FIRST, columns=(*COLUMNS[:2], replace(MORE, name="doc"), OTHER)), SECOND, THIRD],
+    ],
+    ids=["none are known", "one is missing", "somebody needed the rows", "another type"],
+)
+def test_a_record_of_which_no_schema_says_what_it_is_is_no_row(versions: list[TableSchema]) -> None:
+    newest = versions[-1] if versions else THIRD
+    first = versions[0] if versions else FIRST
+    here = RowDigests(newest, CONTEXT, versions)
+    texts = ["1", "x", "{}", "7"]
+    assert here.of_value(value_of(first, *texts)) == OTHER_FORM

@@ -28,14 +28,17 @@ CONFIG = SchemaRegistryConfig(url="http://registry:8081")
 def reader(monkeypatch: pytest.MonkeyPatch) -> RecordReader:
     registry = FakeRegistry()
     assert registry.register("t", "key", FORM) == 1
-    registry.schemas[2] = "PROTOBUF", "message T {}"
+    registry.schemas[2] = "XML", "<schema/>"
     registry.schemas[3] = "AVRO", "{"
+    registry.schemas[4] = "PROTOBUF", "message T {"
+    registry.schemas[5] = "PROTOBUF", 'syntax = "proto3"; message T { int32 id = 1; }'
     monkeypatch.setattr(schema_registry, "registry_of", lambda _: registry)
     return RecordReader(CONFIG)
 
 
 def test_a_topic_may_have_both(reader: RecordReader) -> None:
     assert reader.plain(head(1) + FORM.encode(b'{"id":7}')) == b'{"id":7}'
+    assert reader.plain(head(5) + b"\x00\x08\x07") == b'{"id":7}'
     assert [reader.plain(content) for content in (b'{"id":7}', b"", None)] == [b'{"id":7}', b"", None]
 
 
@@ -45,8 +48,11 @@ def test_a_topic_may_have_both(reader: RecordReader) -> None:
         (head(9) + b"\x02", UnknownIdError, "no schema with id 9"),
         (head(1) + b"\x02\x02", DamagedRecordError, "does not have the schema 1 that it names: .*bytes are left"),
         (head(1), DamagedRecordError, "not Avro of this schema"),
-        (head(2) + b"\x00", DamagedRecordError, "schema 2 .* is of type PROTOBUF, which Watershed does not write"),
+        (head(2) + b"\x00", DamagedRecordError, "schema 2 .* is of type XML, which Watershed does not write"),
         (head(3) + b"\x00", DamagedRecordError, "schema 3 .*: .*its schema can't be read|its schema can't be read"),
+        (head(4) + b"\x00", DamagedRecordError, "schema 4 .*its schema can't be read: .*it ends too early"),
+        (head(5) + b"\x00\x08", DamagedRecordError, "does not have the schema 5 .*: not Protobuf of this schema"),
+        (head(5) + b"\x02\x08\x07", DamagedRecordError, "not the first message of this Protobuf schema"),
         (b"\x00\x00", UnknownIdError, "no schema with id 0"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Records of tables in Avro and JSON Schema: which schemas are registered, when, and what stops one table."""
+"""Records of tables in Avro, JSON Schema and Protobuf: which schemas are registered, when, and what stops one table."""
 
 import json
 from collections.abc import Sequence
@@ -6,9 +6,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 
 from cdc.config.format_options import FormatOptions
 from cdc.formats.encodings import reader_of
+from cdc.formats.proto_schemas import parsed
 from cdc.formats.records import EnvelopeContext, TableEncoder
 from cdc.formats.wire_format import HEAD_BYTES, schema_id_of
 from cdc.kafka.daemon_thread import do_nothing
@@ -22,6 +25,7 @@ from cdc.pgoutput.messages import NULL
 from cdc.pgoutput.relations import relation_of
 from tests.support import wire
 from tests.support.holes import without_holes
+from tests.support.protoc import message_class
 from tests.support.registries import FakeRegistry
 
 TOPICS: Final = Topics("shop")
@@ -29,6 +33,8 @@ THINGS, OTHER = TableId("public", "things"), TableId("public", "other")
 ID = Column("id", 23, -1, "integer", False)
 NAME = Column("name", 25, -1, "text", True)
 AVRO, JSON_SCHEMA = FormatOptions(encoding="avro"), FormatOptions(encoding="json_schema")
+PROTOBUF = FormatOptions(encoding="protobuf")
+ALL: Final = [AVRO, JSON_SCHEMA, PROTOBUF]
 
 
 def schema(*columns: Column, table: TableId = THINGS, version: int = 1, key: tuple[str, ...] = ("id",)) -> TableSchema:
@@ -71,7 +77,7 @@ def encodings(records: Sequence[TopicRecord]) -> list[tuple[str, int | None]]:
     return [(record.encoding, record.key_schema_id) for record in read]
 
 
-@pytest.mark.parametrize("options", [AVRO, JSON_SCHEMA], ids=lambda options: options.encoding)
+@pytest.mark.parametrize("options", ALL, ids=lambda options: options.encoding)
 def test_rows_follow_their_schema_and_have_ids(options: FormatOptions) -> None:
     registry, table = FakeRegistry(), schema(ID, NAME)
     encoded = session(registry, options)
@@ -87,26 +93,28 @@ def test_rows_follow_their_schema_and_have_ids(options: FormatOptions) -> None:
     assert list(registry.subjects) == ["shop.public.things-key", "shop.public.things-value"]
 
 
-def test_the_same_key_has_the_same_bytes_in_rows_deletes_and_tombstones() -> None:
+@pytest.mark.parametrize("options", ALL, ids=lambda options: options.encoding)
+def test_the_same_key_has_the_same_bytes_in_rows_deletes_and_tombstones(options: FormatOptions) -> None:
     registry, table = FakeRegistry(), schema(ID, NAME)
-    encoder = TableEncoder(table, relation_of(table), EnvelopeContext("shop", "shop", 1, "0", AVRO))
+    encoder = TableEncoder(table, relation_of(table), EnvelopeContext("shop", "shop", 1, "0", options))
     encoder.start_transaction(5, 6, 7, None)
     gone = encoder.encode(wire.delete(16_385, [b"1", NULL]), 0, 1, 0, 2, 3)
     made = [TopicRecord(table.topic, *without_holes(record)) for record in gone]
-    [_, delete, tombstone] = session(registry, AVRO, table)(*made)
-    [_, row] = session(registry, AVRO, table)(*rows(table, b"1\tx"))
+    [_, delete, tombstone] = session(registry, options, table)(*made)
+    [_, row] = session(registry, options, table)(*rows(table, b"1\tx", options=options))
     assert delete.key == tombstone.key == row.key
     assert (tombstone.value, tombstone.headers) == (None, gone[1][2])
 
 
-def test_a_column_is_added_and_the_key_keeps_its_schema() -> None:
+@pytest.mark.parametrize("options", [AVRO, PROTOBUF], ids=lambda options: options.encoding)
+def test_a_column_is_added_and_the_key_keeps_its_schema(options: FormatOptions) -> None:
     registry, first = FakeRegistry(), schema(ID, NAME)
     second = schema(replace(ID, type_oid=20, type_name="bigint"), NAME, replace(NAME, name="note"), version=2)
-    encoded = session(registry)
-    [_, _, _, before] = encoded(described(first), *rows(first, b"1\tx"))
+    encoded = session(registry, options)
+    [_, _, _, before] = encoded(described(first), *rows(first, b"1\tx", options=options))
     registry.samples["shop.public.things-value"] = before.value[HEAD_BYTES:]
-    made = encoded(described(second), *rows(second, b"1\tx\ty"))
-    assert encodings(made) == [], "the key's id is recorded already"
+    made = encoded(described(second), *rows(second, b"1\tx\ty", options=options))
+    assert {key_id for _, key_id in encodings(made)} <= {1}, "the key's id is recorded already"
     after = made[-1]
     assert after.key == before.key, "int became bigint: the same row, the same key"
     assert read(registry, after.value)["after"] == {"id": 1, "name": "x", "note": "y"}
@@ -201,6 +209,81 @@ def test_columns_with_one_name_in_avro_stop_the_table() -> None:
     options = FormatOptions(encoding="avro", field_name_adjustment_mode="avro")
     with pytest.raises(UnsupportedChangeError, match="columns a b and a-b would both be field a_b"):
         session(FakeRegistry(), options, both)(*rows(both, b"1\tx\ty", options=options))
+
+
+def recorded_in(records: Sequence[TopicRecord]) -> dict[TableId, EncodingRecord]:
+    """What state has after these records."""
+    found = [record.value or b"" for record in records if record.topic == TOPICS.state]
+    return {record.table: record for content in found if (record := EncodingRecord.decode(content, ""))}
+
+
+def fields(registry: FakeRegistry, schema_id: int) -> dict[str, int]:
+    """The numbers of the columns in a schema of values."""
+    value = parsed(registry.fetch(schema_id)[1]).all_messages()["shop.public.things.Envelope.Value"]
+    return {field.name: field.number for field in value.fields}
+
+
+def test_field_numbers_outlive_a_restart_and_a_registry_without_the_newest_schema() -> None:
+    """The topic's own state says what its records have. Who compiled the schema reads them by numbers alone."""
+    note, remark = replace(NAME, name="note"), replace(NAME, name="remark")
+    first, second = schema(ID, NAME, note), schema(ID, note, version=2)
+    registry = FakeRegistry()
+    session_1 = session(registry, PROTOBUF)
+    made = session_1(described(first), *rows(first, b"1\tx\ty", options=PROTOBUF))
+    restored = FakeRegistry()
+    restored.subjects = {subject: list(versions) for subject, versions in registry.subjects.items()}
+    restored.schemas = dict(registry.schemas)
+    made += session_1(described(second), *rows(second, b"1\ty", options=PROTOBUF))
+    assert fields(registry, 3) == {"id": 1, "note": 3}
+    known = recorded_in(made)
+    [again] = session(registry, PROTOBUF, second, recorded=known)(*rows(second, b"1\ty", options=PROTOBUF))
+    assert schema_id_of(again.value or b"") == 3, "after a restart the schema is the same"
+    third = schema(ID, note, NAME, remark, version=3)
+    session(restored, PROTOBUF, third, recorded=known)(*rows(third, b"1\ty\tx\tz", options=PROTOBUF))
+    assert fields(restored, 3) == {"id": 1, "note": 3, "name": 4, "remark": 5}
+
+
+def test_field_numbers_of_an_earlier_topic_of_this_name_are_not_used_again() -> None:
+    """`cdc teardown` deletes the topics with their state, and leaves the registry as it is."""
+    registry, before = FakeRegistry(), schema(ID, NAME)
+    session(registry, PROTOBUF, before)(*rows(before, b"1\tx", options=PROTOBUF))
+    now = schema(replace(NAME, name="note"), ID)
+    [noted, row] = session(registry, PROTOBUF, now)(*rows(now, b"y\t1", options=PROTOBUF))
+    assert fields(registry, 3) == {"note": 3, "id": 1}
+    assert 'reserved "name";' in registry.fetch(3)[1]
+    assert recorded_in([noted])[THINGS].value_schema == registry.fetch(3)[1]
+    assert read(registry, row.value)["after"] == {"note": "y", "id": 1}
+
+
+def test_a_newest_schema_that_is_not_ours_stops_the_table() -> None:
+    registry, table = FakeRegistry(), schema(ID, NAME)
+    registry.schemas[1] = "PROTOBUF", 'syntax = "proto3"; message A { enum B { C = 0; } }'
+    registry.subjects["shop.public.things-value"] = [(1, registry.schemas[1][1])]
+    with pytest.raises(UnsupportedChangeError, match=r"field numbers can't continue .* with enum") as failure:
+        session(registry, PROTOBUF, table)(*rows(table, b"1\tx", options=PROTOBUF))
+    assert "remove that version" in failure.value.hint
+
+
+def test_confluents_deserializer_reads_protobuf() -> None:
+    registry, table = FakeRegistry(), schema(ID, NAME)
+    [_, row] = session(registry, PROTOBUF, table)(*rows(table, b"1\tx", options=PROTOBUF))
+
+    def deserialized(content: bytes | None, part: MessageField) -> Any:
+        _, text = registry.fetch(schema_id_of(content or b"") or 0)
+        read = ProtobufDeserializer(message_class(text), {"use.deprecated.format": False})
+        return read(content, SerializationContext(row.topic, part))
+
+    assert deserialized(row.key, MessageField.KEY).id == 1
+    value = deserialized(row.value, MessageField.VALUE)
+    assert (value.after.id, value.after.name, value.HasField("before"), value.source.table) == (1, "x", False, "things")
+
+
+def test_another_key_in_protobuf_stops_the_table() -> None:
+    registry, was = FakeRegistry(), schema(ID, NAME)
+    known = recorded_in(session(registry, PROTOBUF, was)(*rows(was, b"1\tx", options=PROTOBUF)))
+    now = schema(ID, NAME, version=2, key=("id", "name"))
+    with pytest.raises(UnsupportedChangeError, match="the schema of its keys has changed"):
+        session(registry, PROTOBUF, now, recorded=known)(*rows(now, b"1\tx", options=PROTOBUF))
 
 
 def test_a_table_without_a_key_has_values_only() -> None:

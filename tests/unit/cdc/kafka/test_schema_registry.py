@@ -132,6 +132,27 @@ def test_the_newest_schema_may_have_more_notes_and_no_other_fields(server: str) 
         client(server, chosen=newest).register(TOPIC, "value", form("a"))
 
 
+def test_the_newest_schema_of_a_subject_is_asked_for_each_time(server: str) -> None:
+    """Its field numbers are taken, whoever registered it since."""
+    latest, asked = f"GET /subjects/{TOPIC}-value/versions/latest", client(server)
+    assert asked.newest(TOPIC, "value", "shop.public.t.Value") is None
+    for text in ("one", "two"):
+        Answers.answers[latest] = 200, {"subject": "s", "version": 1, "id": 9, "schema": text, "schemaType": "PROTOBUF"}
+        assert asked.newest(TOPIC, "value", "shop.public.t.Value") == ("PROTOBUF", text)
+    Answers.answers[latest] = 500, {"error_code": 50001, "message": "it is why"}
+    with pytest.raises(UnreachableError, match="it is why"):
+        asked.newest(TOPIC, "value", "shop.public.t.Value")
+
+
+def test_a_schema_that_was_registered_after_a_refusal_is_seen(server: str) -> None:
+    latest, asked = f"GET /subjects/{TOPIC}-value/versions/latest", client(server, chosen={"use.latest.version": True})
+    Answers.answers[latest] = 200, {"subject": "s", "version": 1, "id": 8, "schema": form("a").schema}
+    with pytest.raises(SchemaRefusedError, match="is not that of the table"):
+        asked.register(TOPIC, "value", form("a", "b"))
+    Answers.answers[latest] = 200, {"subject": "s", "version": 2, "id": 9, "schema": form("a", "b").schema}
+    assert asked.register(TOPIC, "value", form("a", "b")) == 9
+
+
 def test_without_the_right_to_register_a_schema_is_looked_up(server: str) -> None:
     chosen = {"auto.register.schemas": False}
     with pytest.raises(SchemaRefusedError, match="does not have the schema for subject"):

@@ -5,7 +5,7 @@ import pytest
 from cdc.model.control import PositionRecord, SourceIdentity
 from cdc.model.errors import GapError
 from cdc.model.events import TableId
-from cdc.model.lost_events import LostEventsRecord, lost_from, lost_records, require_settled
+from cdc.model.lost_events import LostEventsRecord, lost_before, lost_from, lost_records, require_settled
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 
@@ -96,3 +96,13 @@ def test_rows_that_may_not_be_published_are_kept_until_that_is_settled() -> None
         require_settled(outbox, [gap, joined])
     require_settled(outbox, [gap, joined.settled(NOW_US)])
     assert (gap.record_key, joined.record_key) == ("lost-events/4", "lost-events/4/public.outbox")
+
+
+def test_rows_from_before_an_outbox_is_captured_are_not_pruned() -> None:
+    """Seen: no snapshot publishes them, the slot is past them, and `cdc outbox prune` deleted them."""
+    existing = lost_before(TableId("public", "outbox"), 1, Lsn(0x3000))
+    assert str(existing) == "events of public.outbox that committed before 0/3000 may not be published"
+    with pytest.raises(GapError, match=r"rows of public\.outbox may be among them"):
+        require_settled(TableId("public", "outbox"), [existing])
+    require_settled(TableId("public", "other"), [existing])
+    require_settled(TableId("public", "outbox"), [existing.settled(1)])

@@ -12,7 +12,7 @@ from cdc.model.errors import DamagedTextError, ProtocolError, UnsupportedChangeE
 from cdc.model.events import Column, Position, TableId, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
-from cdc.outbox.event_stream import OutboxStream
+from cdc.outbox.event_stream import OutboxStream, OutboxWarning
 from cdc.outbox.seal import SealKey
 from cdc.pgoutput.messages import NULL, UNCHANGED, LogicalMessage, TupleValue
 from tests.support import wire
@@ -164,6 +164,22 @@ def test_a_delete_is_no_event() -> None:
 def test_a_row_of_another_width_is_refused() -> None:
     with pytest.raises(ProtocolError, match="3 columns, not 4"):
         inserted("i", "order", "7")
+
+
+def test_columns_that_do_not_leave_the_source_are_passed_over() -> None:
+    """Seen: source.exclude_columns matched a column of the outbox, and its first event ended capture, as if the stream
+    was damaged."""
+    made = outbox()
+    made.describe(5, SCHEMA, (0, None, 1, 2, 3, None))
+    sent = change(b"I", ("i", "secret", "order", "7", '{"a": 1}', None))
+    (record,) = made.row(memoryview(sent), AT, NOW_US, NOW_US)
+    assert record[:3] == inserted("i", "order", "7", '{"a": 1}')[:3]
+    old = b"U" + (5).to_bytes(4) + b"O" + row(("i", "was", "order", "7", "{}", None))
+    again = old + b"N" + row(("i", "is", "order", "7", "{}", None))
+    with pytest.warns(OutboxWarning, match="a row was updated"):
+        assert made.row(memoryview(again), AT, NOW_US, NOW_US) == [], "the same event"
+    with pytest.raises(ProtocolError, match="5 columns, not 4"):
+        made.row(memoryview(change(b"I", ("i", "order", "7", "{}", None))), AT, NOW_US, NOW_US)
 
 
 def test_it_knows_its_tables_by_name_and_then_by_relation() -> None:

@@ -1,9 +1,12 @@
 """The error of a failed connection: the server's message without libpq's question, and the step that helps."""
 
 import pytest
+from pydantic import SecretStr
 
+from cdc.config.settings import SourceConfig
 from cdc.postgres.connection import connect_error
 
+SOURCE = SourceConfig(dsn=SecretStr("host=a"), standby_dsn=SecretStr("host=b"), tables=("public.items",))
 REFUSED = 'connection to server at "127.0.0.1", port 5999 failed: '
 
 
@@ -29,5 +32,10 @@ REFUSED = 'connection to server at "127.0.0.1", port 5999 failed: '
     ],
 )
 def test_the_message_ends_with_the_cause(words: str, message: str, step: str) -> None:
-    error = connect_error(words)
+    error = connect_error(words, SOURCE)
     assert (error.message, error.hint) == (message, step)
+
+
+def test_the_step_names_the_option_of_the_server() -> None:
+    error = connect_error("connection failed: refused", SOURCE.log_server)
+    assert error.hint == "check source.standby_dsn and that the server runs"

@@ -1,6 +1,8 @@
 """A connection string with several servers: each alone, how long a silent one is waited for, and which one is read."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
@@ -10,7 +12,7 @@ from structlog.testing import capture_logs
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import ConfigError, ConnectionLost, UnreachableError
 from cdc.postgres import primaries
-from cdc.postgres.connection import conninfo, name_of, single_hosts
+from cdc.postgres.connection import SourceConnection, at_slot, conninfo, name_of, single_hosts
 from cdc.postgres.primaries import PrimaryWatch, find_primary
 from cdc.postgres.replication import StandbyError, SystemIdentity
 from tests.support.waiting import eventually
@@ -61,6 +63,24 @@ def test_several_servers_are_not_waited_for_as_long_and_capture_itself_chooses_o
 def test_a_list_of_another_length_is_refused() -> None:
     with pytest.raises(ConfigError, match="names 3 servers, but 2 values of port"):
         single_hosts(source("host=a,b,c port=1,2 dbname=shop"))
+
+
+# ---- a standby whose log is read
+
+
+def test_the_log_is_read_where_the_standby_is_and_rows_where_the_primary_is() -> None:
+    with_standby = TWO.model_copy(update={"standby_dsn": SecretStr("host=b port=2 dbname=shop")})
+    assert name_of(with_standby.log_server) == "b:2"
+    assert with_standby.log_server.may_be_standby
+    assert not with_standby.may_be_standby
+    assert not any(one.may_be_standby for one in single_hosts(with_standby)), "the same server as one of several"
+    assert (TWO.log_server, TWO.may_be_standby) == (TWO, False)
+
+
+def test_without_a_standby_no_second_connection_is_opened() -> None:
+    connection = cast("SourceConnection", object())
+    with at_slot(TWO, connection) as server:
+        assert server is connection
 
 
 # ---- which one
@@ -126,5 +146,14 @@ def test_a_promotion_that_the_old_primary_does_not_know_of_ends_the_session(
     servers["b:2"] = NEW
     eventually(lambda: watch._found, 10.0, "the promotion is seen")
     with pytest.raises(ConnectionLost, match=r"b:2 was promoted \(timeline 2\).*timeline 1, still calls itself"):
+        watch.check()
+    watch.close()
+
+
+def test_a_standby_that_streams_is_no_old_primary(servers: dict[str, SystemIdentity | Exception]) -> None:
+    servers["b:2"] = NEW
+    watch = PrimaryWatch([single_hosts(TWO)[1]], replace(OLD, is_standby=True))
+    eventually(lambda: watch._found, 10.0, "the promotion is seen")
+    with pytest.raises(ConnectionLost, match=r"b:2 was promoted \(timeline 2\)$"):
         watch.check()
     watch.close()

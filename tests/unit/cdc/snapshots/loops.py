@@ -6,6 +6,7 @@ from itertools import count
 from typing import Any
 
 from cdc.config.settings import SnapshotConfig
+from cdc.formats.unpublishable import Unpublishable
 from cdc.model.control import IncompleteRowsRecord, SnapshotRecord, SweepRecord
 from cdc.model.events import TableId, TableSchema
 from cdc.model.lsn import Lsn
@@ -71,6 +72,7 @@ class Beside:
         seq: int = 0,
         tombstones: Mapping[TableId, int] | None = None,
         holes: Iterable[IncompleteRowsRecord] = (),
+        unpublishable: Unpublishable | None = None,
         **limits: Any,
     ) -> None:
         self.sweeps = Sweeps(TOPICS, CONTEXT.epoch, {})
@@ -80,7 +82,7 @@ class Beside:
         numbers = count(1)
         self.engine = SnapshotEngine(
             schemas=schemas,
-            row_records=RowRecords(CONTEXT),
+            row_records=RowRecords(CONTEXT, unpublishable),
             sweeps=self.sweeps,
             limits=SnapshotConfig(**limits),
             recorded=RecordedSnapshots(records=records, tombstones=tombstones, incomplete=holes),

@@ -193,3 +193,22 @@ def test_another_database_is_named_for_a_move() -> None:
     assert raised.value.server == ("8", "shop")
     assert "cdc source move" in raised.value.hint
     require_same_database(POSITION, "7", "shop")
+
+
+@pytest.mark.invariant(10)
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        (replace(NOW, slot_wal_status=None), "slot watershed is gone: changes that committed from 0/1000 on"),
+        (
+            replace(NOW, slot_wal_status="lost", slot_invalidation="rows_removed"),
+            "slot watershed was invalidated (rows_removed): changes that committed from 0/1000 on",
+        ),
+    ],
+)
+def test_a_slot_that_a_standby_lost_is_a_gap_with_the_reason_why_standbys_lose_slots(now: SourceNow, says: str) -> None:
+    with pytest.raises(GapError) as gap:
+        require_same_source(POSITION, replace(now, is_standby=True))
+    assert gap.value.message.startswith(says)
+    assert "cdc snapshot heal" in gap.value.hint
+    assert "a standby that is made again has no slots" in gap.value.hint

@@ -56,6 +56,16 @@ def test_the_option_decides_about_tables_that_begin_to_match(
     assert taken(found.capturable) == [name for name in expected if name not in stopped]
 
 
+@pytest.mark.parametrize("policy", ["ignore", "stop"])
+def test_a_table_that_was_captured_and_is_created_again_is_not_new(policy: str) -> None:
+    """Seen: it was dropped and created again, and with new_tables: ignore it was captured no longer, or still was, as
+    the catalog was looked at in between or not."""
+    source = source_of("public.*", new_tables=policy)
+    found = match(source, ids("public.a", "public.new"), recorded(source), TOPICS, ids("public.a", "other.b"))
+    assert "public.a" in taken(found) and "public.a" not in map(str, (*found.stopped, *found.ignored))
+    assert "public.new" in map(str, (*found.stopped, *found.ignored))
+
+
 def test_a_table_that_a_changed_pattern_takes_was_asked_for() -> None:
     before = recorded(source_of("public.a*", exclude_tables=["public.ax"]), "public.a1")
     existing = ids("public.a1", "public.a2", "public.ax", "sales.b")

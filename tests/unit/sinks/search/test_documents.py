@@ -7,8 +7,9 @@ import pytest
 from cdc.config.store_shapes import SearchShape
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.errors import RefusedError
+from sinks.json_documents import encode_document
 from sinks.json_numbers import read_json
-from sinks.search.documents import DocumentForm, encode, has_few_digits
+from sinks.search.documents import DocumentForm, has_few_digits
 from sinks.search.mapping import Capabilities
 
 
@@ -31,7 +32,7 @@ FORM = DocumentForm(SCHEMA, SearchShape(), Capabilities("flat_object", "knn_vect
 
 
 def stored(row: dict[str, Any], form: DocumentForm = FORM, *, objects: bool = True) -> str:
-    return encode(form.document(row, objects=objects)).decode()
+    return encode_document(form.document(row, objects=objects)).decode()
 
 
 @pytest.mark.parametrize(

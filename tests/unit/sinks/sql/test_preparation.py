@@ -9,10 +9,12 @@ from sqlalchemy import create_engine, inspect
 
 from cdc.config.stores import SqlConfig
 from cdc.model.events import TableId, TableSchema, pack_version
-from sinks.contract import Change, Outcome
+from sinks.contract import Change, Json, Outcome
 from sinks.errors import RefusedError
+from sinks.records import encode_json
+from sinks.shaping.sink import shaped
 from sinks.sql.check import sql_findings
-from tests.conformance.tables import LABELS, ORDER_LINES
+from tests.conformance.tables import CUSTOMERS, LABELS, ORDER_LINES
 from tests.unit.sinks.sql.conftest import Open
 
 V = pack_version(1, 100)
@@ -151,3 +153,84 @@ def test_a_shape_that_changed_is_filled_again_and_indexes_change_without(open_si
         [{"name": "a", "uses": 7}],
         [{"name": "a", "uses": 7.0}],
     )
+
+
+CONSTANTS: dict[str, Json] = {
+    "name": "it's 100 %s \\ :name ü",
+    "balance": "-0.50",
+    "exact": "NaN",
+    "is_active": True,
+    "joined_at": "2026-01-02T03:04:05.678901Z",
+    "seen_at": "2026-01-02T03:04:05",
+    "born": "2026-01-02",
+    "clock": "03:04:05",
+    "rating": -0.1,
+    "level": -7,
+    "visits": 0,
+    "attributes": '{"a": [1, "%"]}',
+    "raw": '{"a" : 1}',
+    "tags": ["a", None, 'b"c', "{}"],
+    "grid": [[1, 2], [3, 4]],
+    "flags": [],
+    "prices": ["1.10", None],
+    "mood": "happy",
+    "token": "00000000-0000-0000-0000-000000000001",
+    "photo": "AAEC",
+    "span": "1 day 02:00:00",
+    "address": "10.0.0.1",
+    "addresses": ["10.0.0.0/8"],
+    "network": "10.0.0.0/8",
+}
+
+
+def with_constants(version: int) -> TableSchema:
+    """All columns were added with a constant but the key."""
+    filled = tuple((name, encode_json(value).decode()) for name, value in CONSTANTS.items())
+    return replace(CUSTOMERS.schema, version=version, filled=filled)
+
+
+def test_a_column_that_was_added_with_a_constant_has_it_in_all_rows(open_sink: Open) -> None:
+    """As if each row had been written again with it: also in a table whose sink has slept for several versions."""
+    sink, narrow = open_sink(), replace(CUSTOMERS.schema, columns=CUSTOMERS.schema.columns[:1])
+    sink.prepare(narrow)
+    sink.apply([Change(CUSTOMERS.id, {"id": 1}, V, {"id": 1}, 1)])
+    again = replace(LABELS.schema.columns[0], name="again", nullable=True)
+    between = replace(narrow, version=2, columns=(*narrow.columns, again), filled=(("again", '"2"'),))
+    earlier = [narrow, between, replace(narrow, version=3, dropped=("again",))]
+    sink.prepare(with_constants(4), earlier)
+    sink.prepare(with_constants(4), earlier)
+    sink.apply([CUSTOMERS.upsert(V, id=2, **CONSTANTS), CUSTOMERS.upsert(V, id=3)])
+    rows = {row.key["id"]: row.row for row in sink.rows(CUSTOMERS.id)}
+    assert {**rows[1], "id": 2} == rows[2] and None not in rows[2].values()
+    assert rows[3] == {**dict.fromkeys(rows[2]), "id": 3}, "nothing is filled in for a row that has nulls itself"
+    assert sink.generation() == 1
+
+
+def test_a_mapping_gives_the_constant_to_the_column_of_its_name(open_sink: Open) -> None:
+    """Where it changes the values, capture has published the rows again."""
+    mapping = {"rename": {"level": "grade"}, "exclude": ["visits"], "as_text": ["rating"]}
+    section = SqlConfig.model_validate({"url": "sqlite:///-", "mapping": {"public.*": mapping}})
+    sink, narrow = shaped(open_sink(), section), replace(CUSTOMERS.schema, columns=CUSTOMERS.schema.columns[:1])
+    sink.prepare(narrow)
+    sink.apply([Change(CUSTOMERS.id, {"id": 1}, V, {"id": 1}, 1)])
+    sink.prepare(with_constants(2), [narrow])
+    (row,) = sink.rows(CUSTOMERS.id)
+    assert (row.row["grade"], row.row["rating"]) == (-7, None)
+    reasons = [section.why_published_again(CUSTOMERS.id, [], [name]) for name in ("level", "visits", "rating")]
+    assert reasons == [None, None, "has a mapping that changes the values of an added column"]
+
+
+def test_rows_of_an_earlier_generation_that_lack_a_constant_are_written_again(open_sink: Open) -> None:
+    """They come with the versions that they have, and an equal version writes nothing."""
+    sink, narrow = open_sink(), replace(CUSTOMERS.schema, columns=CUSTOMERS.schema.columns[:1])
+    for schema in (narrow, LABELS.schema):
+        sink.prepare(schema)
+    sink.apply([Change(CUSTOMERS.id, {"id": 1}, V, {"id": 1}, 1)])
+    sink.apply([LABELS.upsert(V, name="a")])
+    sink.begin_generation(2)
+    sink.prepare(with_constants(2), [narrow])
+    sink.prepare(replace(LABELS.schema, version=2), [LABELS.schema])
+    assert list(sink.rows(CUSTOMERS.id)) == []
+    assert [row.key for row in sink.rows(LABELS.id)] == [{"name": "a"}], "it lacks nothing, and readers keep it"
+    sink.apply([CUSTOMERS.upsert(V, id=1, **CONSTANTS)])
+    assert [row.row["level"] for row in sink.rows(CUSTOMERS.id)] == [-7]

@@ -18,10 +18,19 @@ from watershed.client.applied import (
     WaitTarget,
     is_reached,
     obstacle,
+    tables_of,
     target_of,
 )
 
 SEGMENT = 16 * MIB
+
+
+A_TO_F = [f"public.{letter}" for letter in "abcdef"]
+
+
+def capturing(*tables: str) -> PositionRecord:
+    topics = {f"shop.{table}": TopicState(topic_id=table) for table in tables}
+    return position(1200).model_copy(update={"topics": topics})
 
 
 def is_shown(target: WaitTarget, name: str, sinks: Sequence[SinkRecord], capture: PositionRecord) -> bool:
@@ -34,7 +43,10 @@ def progress(**fields: Any) -> ProgressRecord:
 
 
 def why(record: SinkRecord, published: ProgressRecord | None = None, target: WaitTarget | None = None) -> str | None:
-    return obstacle(target or WaitTarget(1000, 1), record.sink, Positions((record,), position(1200), published))
+    """The sink shows all topics of a capture of A_TO_F."""
+    capture = capturing(*A_TO_F)
+    record = record.model_copy(update={"shown": {name: state.identity for name, state in capture.topics.items()}})
+    return obstacle(target or WaitTarget(1000, 1), record.sink, Positions((record,), capture, published, "shop"))
 
 
 def test_an_lsn_is_shown_when_the_newest_generation_has_applied_it() -> None:
@@ -137,6 +149,27 @@ def test_what_capture_owes_counts_before_the_sink_knows_it() -> None:
     assert why(excluding, published) is None
 
 
+def test_a_named_table_that_is_not_captured_is_not_shown() -> None:
+    """Seen: a wait for a mistyped table, a removed one, or one that a pattern was about to take was answered
+    at once, and what was owed of others did not count."""
+    owing = sink(1, 1000).model_copy(update={"owed": {"public.a": "its initial snapshot is running"}})
+    assert why(owing, target=WaitTarget(1000, 1, frozenset({"public.new"}))) == "table public.new is not captured"
+    assert why(owing, target=WaitTarget(1000, 1, frozenset({"public.b", "public.g"}))) == (
+        "table public.g is not captured"
+    )
+    joining = progress(owed={"public.new": "it is being added"})
+    assert why(owing, joining, WaitTarget(1000, 1, frozenset({"public.new"}))) == (
+        "rows of public.new are owed: it is being added"
+    )
+
+
+def test_tables_are_named_as_records_name_them() -> None:
+    """Seen: what was owed of "public".a did not count, because records call it public.a."""
+    assert tables_of(['"public".a', "public.b", '"a.b".c']) == {"public.a", "public.b", '"a.b".c'}
+    with pytest.raises(WaitError, match=r"'orders' is not schema\.table"):
+        tables_of(["orders"])
+
+
 def test_a_table_that_the_store_does_not_hold_is_named() -> None:
     record = sink(1, 1000).model_copy(update={"excluded": ("public.a",)})
     with pytest.raises(WaitError, match=r"sink search does not hold public\.a"):
@@ -178,7 +211,7 @@ def test_a_table_that_was_added_since_the_position_of_the_sink_is_not_shown() ->
 
 
 def test_what_is_missing_is_named_in_order() -> None:
-    names = [f"public.{letter}" for letter in "abcdef"]
+    names = A_TO_F
     record = sink(1, 1000).model_copy(update={"excluded": (*names, "public.x")})
     with pytest.raises(WaitError) as refused:
         why(record, target=WaitTarget(1000, 1, frozenset({"public.held", *names})))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc.model.control import PositionRecord
+from cdc.model.control import PositionRecord, TopicState
 from cdc.model.errors import UnreachableError
 from tests.support.pipeline_records import position, sink
 from tests.support.sink_job import write_config
@@ -71,7 +71,11 @@ class Source:
 
 
 def at(lsn: int, **fields: Any) -> Positions:
-    return Positions((sink(1, lsn).model_copy(update=fields),), position(1200))
+    """Capture and the sink have tables a, b and c."""
+    topics = {f"shop.public.{name}": TopicState(topic_id=name) for name in "abc"}
+    shown = {"shown": {topic: state.identity for topic, state in topics.items()}}
+    capture = position(1200).model_copy(update={"topics": topics})
+    return Positions((sink(1, lsn).model_copy(update=shown | fields),), capture, prefix="shop")
 
 
 @pytest.fixture
@@ -140,6 +144,10 @@ def test_a_wait_names_its_tables_and_may_accept_rejected_rows(watched: Watched, 
     wait_for(config, "search", LSN, tables=["public.b"], accepts_rejected=True)
     with pytest.raises(WaitTimeoutError, match=r"in 0.1 s: search: rows of public\.a are owed: it is stopped"):
         wait_for(config, "search", LSN, 0.1, accepts_rejected=True)
+    with pytest.raises(WaitTimeoutError, match=r"search: table public\.d is not captured"):
+        wait_for(config, "search", LSN, 0.1, tables=["public.d"])
+    with pytest.raises(WaitError, match=r"'orders' is not schema\.table"):
+        wait_for(config, "search", LSN, tables=["orders"])
 
 
 def test_the_timeline_of_the_lsn_is_compared(watched: Watched, config: Path) -> None:

@@ -94,3 +94,10 @@ def test_of_a_view_whose_base_is_away_only_that_is_known() -> None:
         "watershed_view_state",
         "watershed_view_failing_seconds",
     }
+
+
+def test_what_could_not_be_delivered_is_counted_by_signal() -> None:
+    text = metrics_text(full_status(), is_ready=True, dropped={"traces": 3, "lineage": 0}).decode()
+    assert 'watershed_telemetry_dropped_total{signal="traces"} 3.0' in text
+    assert 'watershed_telemetry_dropped_total{signal="lineage"} 0.0' in text
+    assert "watershed_telemetry_dropped_total{" not in metrics_text(full_status(), is_ready=True).decode()

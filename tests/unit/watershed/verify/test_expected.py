@@ -140,3 +140,15 @@ def test_keys_of_a_store_become_record_keys() -> None:
 @pytest.mark.parametrize("key", [b"", b"\xff", b"seven", b"[" * 100_000])
 def test_a_key_that_is_no_json_stays_as_it_is(key: bytes) -> None:
     assert plain_key(key) == key
+
+
+def test_a_row_whose_condition_has_no_value_differs_from_whatever_the_store_has() -> None:
+    made = rows({"where": "100 / price > 1"})
+    assert made.is_held(ROW) and made.differences(ROW, STORED) == ()
+    assert not made.is_held((*ROW[:2], "100", *ROW[3:]))
+    failing = (*ROW[:2], "0", *ROW[3:])
+    assert made.is_held(failing), "a store that lacks it lacks a row"
+    found = made.differences(failing, STORED | {"price": "0"})
+    assert [(one.column, one.source) for one in found] == [
+        ("(row)", "not computed: the condition can't be decided: division by zero")
+    ]

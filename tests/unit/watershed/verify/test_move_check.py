@@ -6,7 +6,7 @@ import pytest
 
 from cdc.model.errors import SourceError
 from cdc.model.events import Column, TableId, TableSchema
-from watershed.verify.move_check import MoveCheck, TableCheck, columns_differing
+from watershed.verify.move_check import MoveCheck, TableCheck, columns_differing, compared
 
 ORDERS = TableId("public", "orders")
 ID = Column("id", 20, -1, "bigint", False)
@@ -51,3 +51,11 @@ def test_another_database_is_refused_with_the_figures_and_the_next_step(found: T
 )
 def test_how_columns_differ_is_said(columns: tuple[Column, ...], words: str) -> None:
     assert columns_differing(SCHEMA, replace(SCHEMA, columns=columns)) == words
+
+
+def test_sampled_rows_that_are_not_found_or_cant_be_looked_up_are_missing() -> None:
+    """A heal deletes them. Seen: rows whose keys could not be looked up were left out, so that a database was the same
+    if none could be."""
+    sampled = {b"same": 1, b"differs": 2, b"gone": 3, b"\0no key of the table": 4}
+    assert compared(sampled, {b"same": 1, b"differs": 9, b"another": 5}) == (2, 1)
+    assert compared({}, {}) == (0, 0)

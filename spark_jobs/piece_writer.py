@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from cdc.formats.wire_format import MAGIC
-from cdc.kafka.record_decoding import DamagedRecordError, RecordReader
+from cdc.kafka.record_decoding import NEXT_AFTER_OTHER_SCHEMA, DamagedRecordError, RecordReader
 from cdc.model.errors import UnknownIdError
 from sinks.contract import Change, Outcome, Result, SourceOperation
 from sinks.errors import RefusedError, SinkError
@@ -126,17 +126,21 @@ class PieceWriter:
         for record in piece.records:
             if self._blocked and piece.partition(record) in self._blocked:
                 continue
-            schema = schemas[record.partition]
+            schema, plain = schemas[record.partition], record
             try:
                 plain = self._plain(piece, record)
-                change = None if schema is None else ordinary_change(schema, plain.key, plain.value)
+                change = None
+                if schema is not None and plain is record:
+                    change = ordinary_change(schema, plain.key, plain.value)
                 changes.append(change or self._read(piece, plain))
                 records.append(plain)
             except UnknownSchemaError as error:
-                self._report.unknown_schema = self._report.unknown_schema or error.message
+                if not self._report.unknown_schema:
+                    self._report.unknown_schema, self._report.next_after_unknown = error.message, error.hint
                 self._blocked[piece.partition(record)] = record.offset
             except SinkError as error:
-                raise RefusedError(error.message, error.hint) from error
+                hint = error.hint if plain is record else NEXT_AFTER_OTHER_SCHEMA
+                raise RefusedError(error.message, hint) from error
         return records, changes
 
     def _plain(self, piece: Piece, record: PieceRecord) -> PieceRecord:

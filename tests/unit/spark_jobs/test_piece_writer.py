@@ -1,8 +1,10 @@
 """How a task's pieces are written: one after the other, each decoded while the store takes the one before."""
 
+import json
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,15 +13,16 @@ from cdc.config.schema_registry import SchemaRegistryConfig
 from cdc.formats.wire_format import head
 from cdc.kafka.record_decoding import RecordReader
 from cdc.model.errors import ConfigError, UnknownIdError
-from cdc.model.events import pack_version
+from cdc.model.events import Column, pack_version
 from cdc.model.rejected_rows import RejectedRow
 from sinks.contract import Change, Result
 from sinks.errors import RefusedError, SinkError
-from spark_jobs.pieces import PieceWriter
+from sinks.schema_history import SchemaHistory
+from spark_jobs.piece_writer import PieceWriter
 from spark_jobs.rejections import Rejections
 from spark_jobs.source.piece import Piece
 from spark_jobs.task_report import TaskReport
-from tests.unit.spark_jobs.records import PARTITION, FakeTarget, Record, catalog, job, piece, upsert
+from tests.unit.spark_jobs.records import PARTITION, FakeTarget, Record, catalog, job, piece, schema, upsert
 
 
 @pytest.fixture
@@ -123,7 +126,7 @@ def test_a_value_that_the_store_s_client_can_t_convert_is_its_row_s_matter(execu
         if isinstance(dead_letter, RejectedRow)
     }
     assert dead_letters.keys() == bad
-    assert all("TypeError in test_pieces.py, line" in reason for reason in dead_letters.values()), dead_letters
+    assert all("TypeError in test_piece_writer.py, line" in reason for reason in dead_letters.values()), dead_letters
     assert "secret" not in str(dead_letters)
 
 
@@ -142,6 +145,34 @@ def test_a_record_whose_schema_the_registry_lacks_blocks_its_partition_only(exec
     assert report.end_offsets[PARTITION] == 1, "the next task begins at the record"
     assert "no schema with id 9" in report.unknown_schema
     assert f"{PARTITION.topic}, partition {PARTITION.number}, offset 1" in report.unknown_schema
+    assert report.next_after_unknown == "restore it"
+
+
+def test_an_id_that_means_another_schema_now_stops_the_sink_instead_of_giving_columns_other_names(
+    executor: Executor,
+) -> None:
+    """Seen: a registry was restored from an older copy, and the id of a table's schema given to one of the same layout.
+    Its records were read with the names of the other one, and values were stored as those of other columns, or NULL."""
+    two = replace(schema(), columns=(*schema().columns, Column("name", 25, -1, "text", True, "b", 25)))
+    record = upsert(0, 1, 1)
+    record._value = head(9) + b"\x02"
+    source = {"schema": "public", "table": "a", "epoch": 1, "seq": 1, "schema_version": 1}
+
+    def writer_of(names: Sequence[str]) -> tuple[PieceWriter, FakeTarget]:
+        value = json.dumps({"op": "c", "after": dict.fromkeys(names, 1), "source": source}).encode()
+        registry, target = RecordReader(SchemaRegistryConfig(url="http://registry")), FakeTarget()
+        registry._open = lambda schema_id: lambda _: value  # type: ignore[method-assign] # noqa: ARG005
+        known = catalog(SchemaHistory((two,)))
+        return PieceWriter(target, known, TaskReport(), Rejections(job().section, 1, {}), executor, registry), target
+
+    made, target = writer_of(["id", "name"])
+    made.write(piece(record))
+    made.finish()
+    assert target.held.keys() == {1}
+    made, _ = writer_of(["id", "phone"])
+    with pytest.raises(RefusedError, match=r"does not have the columns of public\.a, schema version 1") as refused:
+        made.write(piece(record))
+    assert "was not restored from an older copy" in refused.value.hint
 
 
 def refuse(schema_id: int) -> Any:
