@@ -106,6 +106,13 @@ function skeleton() {
 
 let section = ""; // that was drawn last
 
+/** On a phone the sections are a strip that scrolls. (scrollIntoView would also move the place where Tab begins.) */
+function revealSection() {
+  const strip = byId("nav").firstElementChild;
+  const [place, present] = [strip, strip.querySelector("[aria-current]")].map((one) => one?.getBoundingClientRect());
+  if (present) strip.scrollLeft += Math.max(0, present.right - place.right) + Math.min(0, present.left - place.left);
+}
+
 function draw() {
   const [name, title, view] = chosen();
   const rest = parts().slice(1).filter((part, number) => part !== "" || number === 2);
@@ -115,7 +122,7 @@ function draw() {
     const badge = status ? number(status) : null;
     return h("li", {}, h("a", { href: link(id), "aria-current": id === name ? "page" : null }, text, badge ? h("span", { class: "badge" }, count(badge)) : null));
   })));
-  if (name !== section) byId("nav").querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }); // on a phone it is a strip
+  if (name !== section) revealSection();
   section = name;
   document.title = `${title} · Watershed`;
   show(byId("notice"), ...notice());
