@@ -13,6 +13,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
+from cdc.formats.avro_schemas import ORIGINAL_NAME
 from cdc.formats.wire_format import schema_id_of
 from tests.bench.public.systems import Debezium
 from tests.conftest import KafkaBroker, PostgresServer
@@ -86,7 +87,6 @@ def converter(registry: RegistryServer) -> dict[str, str]:
     return {f"{part}.converter{name}": value for part in ("key", "value") for name, value in options.items()}
 
 
-@pytest.mark.xfail(strict=True, reason="keys and `source` are equal; some field of the rows differs, not yet named")
 @pytest.mark.parametrize("mode", ["avro", "avro_unicode"])
 def test_our_avro_is_debeziums_field_by_field(ours: Captured, registry: RegistryServer, mode: str) -> None:
     theirs = replace(ours, name=f"{ours.name}d", folder=ours.folder / "debezium")
@@ -127,9 +127,12 @@ def compare(ours: Captured, theirs: Captured, client: SchemaRegistryClient) -> N
         return [(read(found.key, key), found.value and read(found.value, value)) for found in of.records(THINGS)]
 
     def schema(of: Captured, content: bytes) -> Any:
-        """Without the prefix of the topics."""
+        """Without the prefix of the topics, and without the property by which our readers find renamed columns."""
         text = client.get_schema(schema_id_of(content) or 0).schema_str or ""
-        return json.loads(text.replace(f"{of.name}.", "prefix."))
+        return json.loads(
+            text.replace(f"{of.name}.", "prefix."),
+            object_hook=lambda found: {name: value for name, value in found.items() if name != ORIGINAL_NAME},
+        )
 
     [mine], [other] = (found.records(THINGS)[:1] for found in (ours, theirs))
     assert schema(ours, mine.key) == schema(theirs, other.key)
@@ -141,7 +144,8 @@ def compare(ours: Captured, theirs: Captured, client: SchemaRegistryClient) -> N
         source_of(one).clear()
     assert found == expected
 
-    written, by_debezium = records(ours), records(theirs)
+    # Of each key in its order: partitions are read one after the other, and the two choose them differently.
+    written, by_debezium = (sorted(records(of), key=lambda found: sorted(found[0].items())) for of in (ours, theirs))
     assert len(written) == len(by_debezium) == RECORDS
     for (key, value), (their_key, their_value) in zip(written, by_debezium, strict=True):
         assert key == their_key

@@ -34,6 +34,8 @@ class RegistryServer:
         properties = {
             "quarkus.http.host": "127.0.0.1",
             "quarkus.http.port": self._port,
+            "quarkus.management.host": "127.0.0.1",
+            "quarkus.management.port": 0,  # any free one: its own is 9000, on all interfaces
             "java.io.tmpdir": self._folder,
         }
         command = [str(server_java().home / "bin" / "java"), *_FLAGS]

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 from cdc.config.http_settings import HttpConfig
-from cdc.model.control import SignalAnswer, SignalRecord
+from cdc.model.control import SignalAnswer, SignalRecord, TopicState
 from cdc.model.errors import ConfigError, UnreachableError, WatershedError
 from cdc.model.sink_records import SinkRecord
 from tests.support.http_audit import RecordedAudit
@@ -36,9 +36,11 @@ from watershed.http.waits import Waits
 from watershed.status.model import Status
 from watershed.status.trend import Trend
 
+ORDERS = "public.orders"
+
 
 class Pipeline:
-    """What the server is asked about."""
+    """What the server is asked about. Capture and the sink have one table."""
 
     def __init__(self, scope: Scope = CAPTURE) -> None:
         self.scope = scope
@@ -77,7 +79,10 @@ class Pipeline:
 
     def last(self) -> Positions:
         self.asked += 1
-        return Positions(self.records, self.position)
+        topics = {f"shop.{ORDERS}": TopicState(topic_id="orders")}
+        shown = {name: state.identity for name, state in topics.items()}
+        records = tuple(record.model_copy(update={"shown": shown}) for record in self.records)
+        return Positions(records, self.position.model_copy(update={"topics": topics}), prefix="shop")
 
 
 @pytest.fixture
