@@ -126,7 +126,7 @@ def test_the_registry_registers_refuses_and_finds(registry: RegistryServer, uniq
     [
         pytest.param("avro", marks=pytest.mark.combination("encodings", "avro", "readable", "capture")),
         pytest.param("json_schema", marks=pytest.mark.combination("encodings", "json_schema", "readable", "capture")),
-        "protobuf",
+        pytest.param("protobuf", marks=pytest.mark.combination("encodings", "protobuf", "readable", "capture")),
     ],
 )
 def test_topics_have_the_rows_in_every_encoding(items: Captured, registry: RegistryServer, encoding: Encoding) -> None:
@@ -238,7 +238,15 @@ def test_stores_comparisons_and_heals_read_avro(items: Captured, registry: Regis
                 pytest.mark.combination("encodings", "json_schema", "readable", "warehouse"),
             ],
         ),
-        "protobuf",
+        pytest.param(
+            "protobuf",
+            marks=[
+                pytest.mark.combination("encodings", "protobuf", "readable", "search"),
+                pytest.mark.combination("encodings", "protobuf", "readable", "cache"),
+                pytest.mark.combination("encodings", "protobuf", "readable", "SQL"),
+                pytest.mark.combination("encodings", "protobuf", "readable", "warehouse"),
+            ],
+        ),
     ],
 )
 def test_every_store_reads_it(
@@ -270,7 +278,9 @@ def test_every_store_reads_it(
         pytest.param(
             "json_schema", marks=pytest.mark.combination("encodings", "json_schema", "readable", 'format("watershed")')
         ),
-        "protobuf",
+        pytest.param(
+            "protobuf", marks=pytest.mark.combination("encodings", "protobuf", "readable", 'format("watershed")')
+        ),
     ],
 )
 def test_a_job_on_spark_reads_it(
@@ -309,7 +319,7 @@ def deserializer(encoding: Encoding, client: SchemaRegistryClient) -> Any:
     [
         pytest.param("avro", marks=pytest.mark.combination("encodings", "avro", "debezium", "capture")),
         pytest.param("json_schema", marks=pytest.mark.combination("encodings", "json_schema", "debezium", "capture")),
-        "protobuf",
+        pytest.param("protobuf", marks=pytest.mark.combination("encodings", "protobuf", "debezium", "capture")),
     ],
 )
 def test_confluents_deserializers_read_profile_debezium(
