@@ -153,13 +153,12 @@ def test_nested_documents_follow_three_tables_over_kills(
         (status,) = [json.loads(line) for line in shop.cdc("view", "status", "--json").splitlines()]
         assert (status["state"], status["changes"], status["keys"], status["rejected"]) == ("serving", 0, 0, 0)
         server = HttpServer(shop.settings["http"]["port"])  # it observes the base every second
-        shown = eventually(
-            lambda: found if not (found := server.json("/v1/views/customer_documents"))["waiting_changes"] else None,
-            20.0,
-            "no change waits",
-        )
-        assert shown is not None
-        assert (shown["state"], shown["is_kept"]) == ("serving", True)
+
+        def shown() -> tuple[str, bool, int]:
+            view = server.json("/v1/views/customer_documents")
+            return view["state"], view["is_kept"], view["waiting_changes"]
+
+        eventually(lambda: shown() == ("serving", True, 0), 20.0, lambda: f"no change waits: {shown()}")
         checked = json.loads(shop.cdc("view", "check", "--json"))
         assert checked["columns"] == {"id": "bigint", "name": "text", "orders": "jsonb"}
         assert checked["missing_indexes"] == []

@@ -1,6 +1,7 @@
 """Functions of a mapping: rows and their dead letters, limits of time, processes that end, and mistakes."""
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,8 +97,12 @@ def test_columns_of_earlier_schemas_count_only_with_the_same_inputs() -> None:
 
 
 def processes(name: str) -> list[psutil.Process]:
-    own = psutil.Process().children(recursive=True)
-    return [one for one in own if one.is_running() and name in one.cmdline()]
+    found = []
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has ended, perhaps only just now: another test's, too
+            if name in one.cmdline():
+                found.append(one)
+    return found
 
 
 def test_a_process_that_ended_between_two_rows_costs_no_row() -> None:
