@@ -134,6 +134,8 @@ def column_lineage(shape: TableShape, source: Dataset) -> dict[str, Any]:
             found[stored + FLAG] = _from(source, [column], is_same=False)
     for stored, expression in shape.computed.items():
         found[stored] = _from(source, sorted(expression.columns), is_same=False)
+    if shape.function is not None:
+        found |= {one: _from(source, sorted(shape.function.reads), is_same=False) for one in shape.function.types}
     return found
 
 

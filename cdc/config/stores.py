@@ -68,8 +68,8 @@ class StoreConfig(StoredTables):
         """Returns why the store needs all rows of a table that it holds after these columns were dropped, and these
         were added with a constant, as the end of a sentence about the sink; None if it needs none."""
         _, mapping = self.mapped(table)
-        if mapping.where is not None or mapping.computed:
-            return "has a mapping with a condition or computed columns"
+        if mapping.where is not None or mapping.computed or mapping.function is not None:
+            return "has a mapping with a condition, computed columns or a function"
         if any(map(mapping.stores, dropped)) and not self.drops_columns(table):
             return "keeps a dropped column in each row until the row is written again"
         stored = [name for name in added if mapping.stores(name)]

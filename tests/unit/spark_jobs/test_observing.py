@@ -18,6 +18,7 @@ from spark_jobs.applied import Offsets
 from spark_jobs.batches import Batches, BatchReport, OnReport
 from spark_jobs.lineage import PRODUCER, SinkRun
 from spark_jobs.observing import RUNNING_S, ObservedRun, SinkObserver
+from tests.support.functions import install
 from tests.support.sink_job import write_config
 from tests.unit.spark_jobs.records import TOPIC, schema
 
@@ -249,3 +250,16 @@ def test_columns_follow_through_a_mapping(tmp_path: Path) -> None:
     assert fields["origin"] == {"inputFields": []}
     names = [one["name"] for one in bench.telemetry.events[0]["outputs"][0]["facets"]["schema"]["fields"]]
     assert names == ["number", "origin"]
+
+
+def test_a_functions_columns_follow_from_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = """
+from cdc.config.row_functions import RowFunction
+EVEN = RowFunction(lambda row: {"even": row["id"] % 2 == 0}, ("id",), {"even": "boolean"}, version="1")
+"""
+    install(tmp_path / "packages", monkeypatch, {"even": "functions_of_tests:EVEN"}, module)
+    mapping = {"public.a": {"function": "even"}}
+    bench = Bench(tmp_path, {"url": "redis://127.0.0.1:6379", "mapping": mapping})
+    bench.begin()
+    (source,) = bench.telemetry.events[0]["outputs"][0]["facets"]["columnLineage"]["fields"]["even"]["inputFields"]
+    assert (source["field"], source["transformations"][0]["subtype"]) == ("id", "TRANSFORMATION")

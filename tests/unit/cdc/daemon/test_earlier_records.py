@@ -54,6 +54,7 @@ def mapped(section: dict[str, Any], **mapping: Any) -> dict[str, Any]:
         ({"a": mapped(SEARCH, exclude=["x"])}, None, None),
         ({"a": mapped(SQL, where="x > 1")}, "sink a has a mapping", "sink a has a mapping"),
         ({"a": mapped(SQL, computed={"y": "x + 1"})}, "sink a has a mapping", "sink a has a mapping"),
+        ({"a": mapped(SQL, function="label")}, "sink a has a mapping", "sink a has a mapping"),
         ({"a": mapped(SQL, rename={"x": "y"})}, None, None),
         ({"a": mapped(SQL, as_text=["x"])}, None, "sink a has a mapping that changes"),
         ({"a": {**SQL, "exclude_tables": ["*"]}}, OTHERS, OTHERS),
