@@ -156,7 +156,7 @@ class ObservedRun:
         event = self._events.event(kind, _now_us(), self._position, tables=tables, described=altered, error=error)
         self._described = versions
         self._written_tables = set()
-        if kind != "START":  # the first rows are told at once
+        if kind != "START":  # the first rows are reported at once
             self._sent_at = self._clock()
         self._telemetry.send_lineage(event)
 

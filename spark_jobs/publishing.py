@@ -52,9 +52,7 @@ class JobEnvironment:
     dead_letters_max: int  # open dead letters, with more of which the sink stops
     may_hold_more: bool = False  # the store may have rows of tables that were never read, from former topics
     at_cuts: bool = False  # batches go from one cut to the next (ProgressRecord.is_cut)
-    transactional: TransactionalBatches | None = (
-        None  # `batches`, if they are also merged in one transaction; then `at_cuts`
-    )
+    transactional: TransactionalBatches | None = None  # `batches`, if merged in one transaction; then `at_cuts`
     marks: CutMarks | None = None
     # Held while a batch runs and while tables are prepared: no task writes to a table that is being altered.
     writing: Lock = field(default_factory=Lock)

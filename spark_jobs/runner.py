@@ -229,6 +229,13 @@ def _check(config: Config, names: Sequence[str]) -> dict[str, OpenBy]:
     }
 
 
+def _task_config(
+    config: Config, name: str, section: StoreConfig, generation: int, *, slot: str | None = None, staging: str = ""
+) -> SinkTaskConfig:
+    prefix, functions = config.topics.prefix, section.function_versions
+    return SinkTaskConfig(name, config.kafka, section, prefix, generation, staging, slot, functions)
+
+
 def _stored(
     config: Config, name: str, section: StoreConfig, _: SparkSession, task_count: int, slot: str | None
 ) -> OpenSink:
@@ -241,15 +248,7 @@ def _stored(
         return _transactional(config, name, section, slots, slot or FIRST, Portions(task_count, piece_bytes_max))
 
     def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> SparkBatches:
-        task_config = SinkTaskConfig(
-            name,
-            config.kafka,
-            section,
-            config.topics.prefix,
-            generation,
-            slot=slot,
-            functions=section.function_versions,
-        )
+        task_config = _task_config(config, name, section, generation, slot=slot)
         return SparkBatches(task_config, job_id, stores.open_store, send, is_live=True)
 
     sink = make_sink(name, section, config.topics.prefix, slot)
@@ -268,15 +267,7 @@ def _transactional(
     sink = shaped(sql, section)
 
     def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> TransactionalBatches:
-        task_config = SinkTaskConfig(
-            name,
-            config.kafka,
-            section,
-            config.topics.prefix,
-            generation,
-            slot=slot,
-            functions=section.function_versions,
-        )
+        task_config = _task_config(config, name, section, generation, slot=slot)
         return TransactionalBatches(task_config, job_id, send, sql, sink)
 
     return OpenSink(sink, batches, portions, lambda: None, slots, slot)
@@ -313,10 +304,7 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
         portions = Portions(task_count, STAGE_PIECE_BYTES_MAX, task_bytes_max=config.spark.bytes_per_write_max)
 
         def batches(generation: int, job_id: JobId, send: Callable[[Record], None]) -> WarehouseBatches:
-            task_config = SinkTaskConfig(
-                *(name, config.kafka, section, config.topics.prefix, generation, staging),
-                functions=section.function_versions,
-            )
+            task_config = _task_config(config, name, section, generation, staging=staging)
             staging_batches = SparkBatches(task_config, job_id, open_staging, send, is_live=False)
             return WarehouseBatches(staging_batches, sink, f"{name}/{generation}/{job_id[0]}", section.s3)
 

@@ -82,7 +82,7 @@ class LoopSchedule:
     heartbeats: Heartbeats | None = None
     check_ends: Callable[[Mapping[str, Sequence[int]]], None] = lambda _: None  # of topics, whenever they are known
     awaits_cuts: bool = False  # whether it pauses for one where a steady load leaves none
-    on_published: OnPublished | None = None  # told of each Kafka transaction with records of the source
+    on_published: OnPublished | None = None  # called for each Kafka transaction with records of the source
 
 
 class Capture:
@@ -252,7 +252,7 @@ class Capture:
         begun_s = self._clock.monotonic()
         self._broker.commit(self._while_waiting)
         if self._schedule.on_published is not None:
-            self._tell_published(self._schedule.on_published, state, begun_s)
+            self._report_published(self._schedule.on_published, state, begun_s)
         self._assembler.commits = None
         self._probe("kafka.after-commit")
         if state.partial is not None:
@@ -267,8 +267,8 @@ class Capture:
         if state.partial is None:
             self._request_cut()
 
-    def _tell_published(self, on_published: OnPublished, state: StreamState, begun_s: float) -> None:
-        """Tells of the Kafka transaction that was committed with `state`. `begun_s`: when its commit began."""
+    def _report_published(self, on_published: OnPublished, state: StreamState, begun_s: float) -> None:
+        """Reports the Kafka transaction that was committed with `state`. `begun_s`: when its commit began."""
         content = self._publisher.content
         if content is None:
             return

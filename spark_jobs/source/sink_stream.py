@@ -187,7 +187,7 @@ def read_live(part: TaskInput, reader: Reader) -> Iterator[Piece]:
         fetched = reader.read(wait_s, part.options.piece_bytes_max)
         piece = piece_of(fetched, start_offsets)
         now = time.monotonic()
-        whole = joined([held, piece])
+        whole = piece if held is EMPTY else joined([held, piece])
         if piece.records or piece.lost or (held is not EMPTY and now - held_since >= POSITIONS_S_MAX):
             follows, held = True, EMPTY
             yield whole

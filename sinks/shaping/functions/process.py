@@ -64,7 +64,7 @@ def main() -> None:
     _end_with(int(parent))
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the function prints goes to the log
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent ends this process
-    require_versions({name: version})  # it may have been installed anew while the sink runs
+    require_versions({name: version})  # it may have been installed again while the sink runs
     function = row_function(name)
     with socket.socket(fileno=int(number)) as connection, connection.makefile("rwb") as lines:
         reads = readers(json.loads(lines.readline() or b"{}"))

@@ -157,7 +157,7 @@ def test_batches_are_passed_on(tmp_path: Path) -> None:
     assert observed.run(None, {}, lambda _: True) is batches.reports[-1]
 
 
-def test_a_run_is_told_from_its_start_to_its_end(tmp_path: Path) -> None:
+def test_a_run_is_reported_from_its_start_to_its_end(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     run = bench.begin()
     for number in (1, 2, 3):
@@ -216,7 +216,7 @@ def test_each_facet_says_who_made_it_and_by_which_schema(tmp_path: Path) -> None
         (OSError("row (1, 'private') was refused"), "OSError"),
     ],
 )
-def test_an_error_is_told_without_secrets_and_values(tmp_path: Path, error: Exception, text: str) -> None:
+def test_an_error_is_reported_without_secrets_and_values(tmp_path: Path, error: Exception, text: str) -> None:
     bench = Bench(tmp_path)
     run = bench.begin()
     run.end(error)

@@ -102,9 +102,9 @@ def positions(script: Script) -> list[PositionRecord]:
 
 def test_each_kafka_transaction_is_told_with_what_it_holds() -> None:
     script = Script(inputs=[transaction(1_100, 1), [], transaction(1_200, 2, 4), [], transaction(1_300, 3)], waits=2)
-    told: list[PublishedBatch] = []
-    capture(script, on_published=told.append, **QUIET | {"transaction_time_ms_min": 1_000}).run()
-    first, second = told
+    reported: list[PublishedBatch] = []
+    capture(script, on_published=reported.append, **QUIET | {"transaction_time_ms_min": 1_000}).run()
+    first, second = reported
     assert (first.commits, second.commits) == ((1_100, 1_100), (1_200, 1_300))
     assert (first.position_lsn, second.position_lsn) == (1_148, 1_348)
     assert (first.rows, second.rows) == (1, 3)
@@ -118,9 +118,11 @@ def test_each_kafka_transaction_is_told_with_what_it_holds() -> None:
 def test_the_parts_of_a_large_transaction_are_told_with_its_commit_lsn() -> None:
     frames = transaction(1_100, 1, 2, 3, 4)
     script = Script(inputs=[transaction(1_050, 9), frames[:4], frames[4:]], waits=1)
-    told: list[PublishedBatch] = []
-    capture(script, on_published=told.append, **QUIET | {"transaction_rows_max": 2, "transaction_time_ms_min": 9}).run()
-    assert [(one.commits, one.is_partial, one.rows, one.commit_ts_us) for one in told] == [
+    reported: list[PublishedBatch] = []
+    capture(
+        script, on_published=reported.append, **QUIET | {"transaction_rows_max": 2, "transaction_time_ms_min": 9}
+    ).run()
+    assert [(one.commits, one.is_partial, one.rows, one.commit_ts_us) for one in reported] == [
         ((1_050, 1_050), False, 1, TS_US),
         ((1_100, 1_100), True, 2, TS_US),
         ((1_100, 1_100), False, 2, TS_US),
@@ -128,15 +130,15 @@ def test_the_parts_of_a_large_transaction_are_told_with_its_commit_lsn() -> None
 
 
 def test_nothing_is_told_of_positions_heartbeats_and_what_was_not_committed() -> None:
-    told: list[PublishedBatch] = []
+    reported: list[PublishedBatch] = []
     beats = Heartbeats("shop", 100, schemas_enable=False)
     script = Script(inputs=[[wire.keepalive(2_000)]], waits=4)
-    capture(script, heartbeats=beats, on_published=told.append, **QUIET | {"idle_position_s": 0.001}).run()
+    capture(script, heartbeats=beats, on_published=reported.append, **QUIET | {"idle_position_s": 0.001}).run()
     assert positions(script)
     lost = Script(inputs=[transaction(1_100, 1)], commit_error=ConnectionLost("fenced"))
     with pytest.raises(ConnectionLost):
-        capture(lost, on_published=told.append, **QUIET).run()
-    assert told == []
+        capture(lost, on_published=reported.append, **QUIET).run()
+    assert reported == []
 
 
 def test_small_transactions_in_a_row_share_a_kafka_transaction() -> None:
