@@ -1,5 +1,6 @@
 """Python functions for mappings, registered by a package that is not really installed."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -59,4 +60,6 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, entries: Mapping[str,
     lines = "".join(f"{name} = {value}\n" for name, value in entries.items())
     (described / "entry_points.txt").write_text(f"[{GROUP}]\n{lines}")
     monkeypatch.syspath_prepend(folder)
+    # Another test of this process may have imported another module of this name.
+    monkeypatch.delitem(sys.modules, "functions_of_tests", raising=False)
     row_function.cache_clear()
