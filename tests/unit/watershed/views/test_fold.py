@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
+from zlib import crc32
 
 import pytest
 
@@ -172,7 +173,7 @@ def test_the_source_of_the_function_is_part_of_the_folds_identity(
 def test_a_function_that_can_not_be_called_is_refused(
     source: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = f"fold_bad_{len(source)}"
+    name = f"fold_bad_{crc32(source.encode())}"
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / f"{name}.py").write_text(source + "\n")
     with pytest.raises(ConfigError, match=f"view balances, fold: .*{reason}"):
