@@ -7,12 +7,11 @@ from typing import Final, NamedTuple
 import msgspec
 import orjson
 
-from cdc.model.events import EPOCH_MAX, SEQ_BITS, SEQ_MAX, TableSchema, pack_version
+from cdc.model.events import EPOCH_MAX, SEQ_BITS, SEQ_MAX, VERSION_HEADER, TableSchema, pack_version
 from sinks.contract import Change, Json, SourceOperation
 from sinks.errors import SinkError
 from sinks.schema_history import SchemaHistory
 
-VERSION_HEADER: Final = "watershed.version"
 Headers = Sequence[tuple[str, bytes | None]]
 
 

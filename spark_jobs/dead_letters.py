@@ -11,10 +11,9 @@ from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, new_
 from cdc.kafka.compacted import CompactedTail
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import UnreachableError
-from cdc.model.events import TableId
+from cdc.model.events import VERSION_HEADER, TableId
 from cdc.model.rejected_rows import RejectedRow, dead_letter_generation, dead_letter_table
 from cdc.model.topics import Topics
-from sinks.records import VERSION_HEADER
 from spark_jobs.rejections import Accepted, DeadLetterUpdates
 
 ACKNOWLEDGE_S_MAX: Final = 15.0

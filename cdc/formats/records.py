@@ -33,7 +33,7 @@ from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.formats.unavailable import unavailable
 from cdc.formats.utf8 import not_utf8
 from cdc.model.errors import NEXT_AFTER_STOP, ConfigError, MalformedValueError, UnsupportedChangeError
-from cdc.model.events import Position, TableSchema, pack_version
+from cdc.model.events import VERSION_HEADER, Position, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.sql_names import sql_name
 from cdc.pgoutput.codec import IncompleteChange, RowChange, RowCodec, json_end
@@ -41,7 +41,6 @@ from cdc.pgoutput.light_rows import LightRows
 from cdc.pgoutput.messages import Relation, ReplicationOrigin
 from cdc.pgoutput.values import json_name
 
-VERSION_HEADER = "watershed.version"
 NEW_KEY_HEADER = "__debezium.newkey"
 OLD_KEY_HEADER = "__debezium.oldkey"
 

@@ -14,6 +14,7 @@ SEQ_BITS = 48
 _USER_OID_MIN = 16_384  # oids of what users create: the same type has another one in another database
 SEQ_MAX = (1 << SEQ_BITS) - 1
 EPOCH_MAX = (1 << 15) - 1
+VERSION_HEADER = "watershed.version"  # of a delete's record, which has no value to hold it: ASCII decimal
 
 
 def pack_version(epoch: int, seq: int) -> int:

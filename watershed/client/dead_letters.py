@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cdc.config.config_file import Config
-from cdc.formats.records import VERSION_HEADER
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.signals import deliver
 from cdc.kafka.state_reader import read_captured
 from cdc.model.control import SignalRecord, SnapshotRecord
 from cdc.model.errors import WatershedError
-from cdc.model.events import TableId, TableSchema
+from cdc.model.events import VERSION_HEADER, TableId, TableSchema
 from cdc.model.rejected_rows import RejectedRow, dead_letter_generation
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics

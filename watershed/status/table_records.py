@@ -9,11 +9,10 @@ import orjson
 
 from cdc.formats.cloud_events import OPERATIONS
 from cdc.model.errors import WatershedError
-from cdc.model.events import TableSchema, pack_version, unpack_version
+from cdc.model.events import VERSION_HEADER, TableSchema, pack_version, unpack_version
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.pgoutput.record_keys import RecordKeys
 
-VERSION_HEADER: Final = "watershed.version"
 WORDS: Final[Mapping[str, str]] = {**OPERATIONS, "tombstone": "tombstone", "sweep": "sweep"}
 VALUE_CHARS: Final = 40  # of a value in a line
 

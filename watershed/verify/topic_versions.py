@@ -1,16 +1,13 @@
 """Reads the versions of given keys from a topic."""
 
 from collections.abc import Callable, Collection
-from typing import Final
 
 import orjson
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.record_decoding import record_reader
 from cdc.kafka.topic_reader import open_reader
-from cdc.model.events import pack_version
-
-_VERSION_HEADER: Final = "watershed.version"
+from cdc.model.events import VERSION_HEADER, pack_version
 
 
 def last_versions(
@@ -35,7 +32,7 @@ def version_of(value: bytes | None, headers: object) -> int | None:
     try:
         if value is None:
             assert isinstance(headers, list)
-            return int(dict(headers)[_VERSION_HEADER])
+            return int(dict(headers)[VERSION_HEADER])
         source = orjson.loads(value)["source"]
         return pack_version(source["epoch"], source["seq"])
     except (ValueError, KeyError, TypeError):
