@@ -12,7 +12,7 @@ import pytest
 
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change, Json
-from sinks.warehouse import direct
+from sinks.warehouse import direct, staged_files, staged_rows
 from sinks.warehouse.deleted_keys import DeletedKeys
 from sinks.warehouse.direct import DirectMerge, FileContents
 from sinks.warehouse.engine import Conflict, DataFile, NewFiles, OpenTable, Snapshot
@@ -131,7 +131,10 @@ class Bench:
         return stager.finish()
 
     def merge(self, *changes: tuple[int, int, str | None]) -> Merged:
-        return self._merger.merge(PreparedTable(WHERE, self.form), self.stage(changes), lacks=False)
+        return self.merge_staged(self.stage(changes))
+
+    def merge_staged(self, staged: Sequence[Staged]) -> Merged:
+        return self._merger.merge(PreparedTable(WHERE, self.form), staged, lacks=False)
 
     def held(self) -> dict[int, tuple[int, str]]:
         """Returns id → version and amount."""
@@ -152,6 +155,38 @@ def test_newer_rows_win_and_older_ones_lose(bench: Bench) -> None:
     assert bench.held() == {1: (10, "1.00"), 2: (20, "2.50"), 3: (5, "3.00")}
     assert bench.merge((2, 21, "2.75"), (3, 6, "3.25"), (1, 12, "1.25")).written == 3
     assert bench.held() == {1: (12, "1.25"), 2: (21, "2.75"), 3: (6, "3.25")}
+    assert bench.engine.begun("MERGE") == []
+
+
+def test_a_large_batch_is_read_by_row_groups(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged_rows, "WHOLE_BYTES_MAX", 0)
+    monkeypatch.setattr(staged_files, "ROW_GROUP_BYTES", 1000)
+    assert bench.merge(*((number, 10 + number, "1.00") for number in range(300))).written == 300
+    (file,) = bench.engine.files[WHERE.rows]
+    assert pq.read_metadata(file.path.removeprefix("file://")).num_row_groups > 3
+    # Each third key is deleted, each other third is newer or older than its row.
+    changes = [(n, (n % 3 and 1000) + n, None if n % 3 == 1 else "2.00") for n in range(1, 302)]
+    assert bench.merge(*changes).written == 202
+    expected = {n: (10 + n, "1.00") for n in range(0, 300, 3)} | {n: (1000 + n, "2.00") for n in range(2, 302, 3)}
+    assert bench.held() == expected | {300: (300, "2.00")}
+    assert bench.engine.begun("MERGE") == []
+
+
+@pytest.mark.parametrize("versions", [(5, 7, 6), (7, 6, 5), (5, 6, 7)])
+def test_of_several_rows_of_a_key_in_a_batch_the_newest_is_written(bench: Bench, versions: tuple[int, ...]) -> None:
+    staged = [bench.stage([(1, version, f"{version}.00"), (version, 1, "0.00")]) for version in versions]
+    assert bench.merge_staged([part for parts in staged for part in parts]).written == 4
+    assert bench.held() == {1: (7, "7.00")} | dict.fromkeys(versions, (1, "0.00"))
+
+
+def test_many_files_of_the_table_are_searched_in_lumps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "TABLE_ROWS_PER_ROW", 1000)
+    monkeypatch.setattr(direct, "TABLE_ROWS_MAX", 5)
+    for number in range(8):
+        bench.merge(*((2 * number + n, 10, "1.00") for n in range(2)))
+    assert bench.merge(*((n, 9 + n % 3, "2.00") for n in range(17))).written == 6
+    newer = dict.fromkeys(range(2, 17, 3), (11, "2.00")) | {16: (10, "2.00")}
+    assert bench.held() == dict.fromkeys(range(16), (10, "1.00")) | newer
     assert bench.engine.begun("MERGE") == []
 
 
@@ -225,6 +260,7 @@ def test_what_it_can_not_write_is_left_to_a_statement(bench: Bench, monkeypatch:
         assert is_left((1, 11, "1.00"), (2, 11, "1.00"))
     with monkeypatch.context() as patch:
         patch.setattr(direct, "TABLE_ROWS_MAX", 0)
+        patch.setattr(direct, "TABLE_ROWS_PER_ROW", 0)
         assert is_left((1, 12, "1.00"))
     (file,) = bench.engine.files[WHERE.rows]
     foreign = f"{file.path}.foreign"
