@@ -201,7 +201,7 @@ class DirectMerge:
 
     def _match(self, opened: OpenTable, key: Sequence[str], rows: StagedRows) -> _Match:
         numbers = KeyNumbers(_columns(rows.keys, key))
-        newest = _newest(numbers, rows.keys)
+        newest = rows.keys.take(numbers.newest(rows.keys.column(VERSION).combine_chunks()))
         versions = newest.column(VERSION)
         losers: dict[DataFile, BitMap64] = {}
         stale: list[pa.Array] = []
@@ -222,7 +222,8 @@ class DirectMerge:
         for files in _lumps(opened.files):
             tables = [self._keys(opened, file, key) for file in files]
             # At once, because each search begins with a table of all keys of the batch.
-            found = numbers.find([pa.chunked_array([table.column(name).chunk(0) for table in tables]) for name in key])
+            columns = [[table.column(name).combine_chunks() for table in tables] for name in key]
+            found = numbers.find(list(map(pa.chunked_array, columns)))
             begun = 0
             for file, table in zip(files, tables, strict=True):
                 here = found.slice(begun, len(table)).combine_chunks()
@@ -231,10 +232,10 @@ class DirectMerge:
                 if len(at) and len(gone := self._vector(file)):
                     at = at.filter(pa.array([position not in gone for position in at.to_pylist()], pa.bool_()))
                 if len(at):
-                    yield _Hits(file, here.take(at), table.column(VERSION).chunk(0).take(at), at)
+                    yield _Hits(file, here.take(at), table.column(VERSION).combine_chunks().take(at), at)
 
     def _keys(self, opened: OpenTable, file: DataFile, key: Sequence[str]) -> pa.Table:
-        """Returns key columns and version of all of a file's rows, each column in one chunk. Raises _OtherForm."""
+        """Returns key columns and version of all of a file's rows. Raises _OtherForm."""
         fields = {field["name"]: (field["name"], field["id"], field["type"]) for field in opened.fields}
         kept = (file.path, *(fields[name] for name in key))
         found: pa.Table = self._contents.get(kept, lambda: self._read_keys(opened, file, key))
@@ -348,19 +349,7 @@ def _lists(rows: pa.Table, columns: Sequence[str]) -> list[list[Any]]:
 
 
 def _columns(rows: pa.Table, names: Sequence[str]) -> list[pa.Array]:
-    """`rows`: of which each column is one chunk."""
-    return [rows.column(name).chunk(0) for name in names]
-
-
-def _newest(numbers: KeyNumbers, rows: pa.Table) -> pa.Table:
-    """Returns the newest of the rows of each key, in the order of the keys' numbers; of equal versions the first."""
-    if numbers.count == len(rows):
-        return rows
-    listed = pa.table([numbers.of_rows, rows.column(VERSION)], names=["number", "version"])
-    order = pc.sort_indices(listed, sort_keys=[("number", "ascending"), ("version", "descending")])
-    ordered = numbers.of_rows.take(order)
-    is_first = pc.not_equal(ordered[1:], ordered[:-1])
-    return rows.take(pc.array_filter(order, pa.concat_arrays([pa.array([True]), is_first])))
+    return [rows.column(name).combine_chunks() for name in names]
 
 
 def _lumps(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:

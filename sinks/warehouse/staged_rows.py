@@ -25,13 +25,13 @@ class StagedRows:
     """Some of a batch's rows."""
 
     count: int  # of the batch's rows
-    keys: pa.Table  # of these rows: the columns of the key, VERSION, DELETED and ROW; each column is one chunk
+    keys: pa.Table  # of these rows: the columns of the key, VERSION, DELETED and ROW
     paths: tuple[str, ...]  # URIs of the batch's files
     tables: tuple[pa.Table, ...]  # the content of the first of these files
     s3: S3Config | None
 
     def filter(self, mask: pa.Array) -> "StagedRows":
-        return replace(self, keys=self.keys.filter(mask).combine_chunks())
+        return replace(self, keys=self.keys.filter(mask))
 
     def whole(self, rows: pa.Array) -> Iterator[pa.Table]:
         """Yields the rows with these numbers, with all their columns."""
@@ -58,7 +58,7 @@ def staged_rows(staged: Sequence[Staged], key: Sequence[str], s3: S3Config | Non
     columns = [*key, VERSION, DELETED]
     tables = [_read(part.path, None if is_whole else columns, s3) for part in staged]
     keys = pa.concat_tables([table.select(columns) for table in tables])
-    keys = keys.append_column(ROW, pa.array(range(len(keys)), pa.int64())).combine_chunks()
+    keys = keys.append_column(ROW, pa.array(range(len(keys)), pa.int64()))
     return StagedRows(len(keys), keys, tuple(part.path for part in staged), tuple(tables) if is_whole else (), s3)
 
 

@@ -210,6 +210,13 @@ def test_a_deleted_key_is_not_restored_by_an_older_change(bench: Bench) -> None:
     assert bench.engine.begun("MERGE") == []
 
 
+def test_a_batch_may_have_nothing_but_changes_of_keys_that_were_deleted_later(bench: Bench) -> None:
+    bench.merge((1, 20, None), (2, 20, None))
+    assert bench.merge((1, 10, "1.00"), (2, 11, "2.00")).written == 0
+    assert bench.held() == {}
+    assert bench.engine.begun("MERGE") == []
+
+
 def test_files_say_their_fields_numbers_and_types(bench: Bench) -> None:
     bench.merge((1, 10, "1.00"))
     (file,) = bench.engine.files[WHERE.rows]
