@@ -1,6 +1,7 @@
 """Merges without a statement, on files of a table whose commits an engine of the test keeps."""
 
 import itertools
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -187,6 +188,30 @@ def test_many_files_of_the_table_are_searched_in_lumps(bench: Bench, monkeypatch
     assert bench.merge(*((n, 9 + n % 3, "2.00") for n in range(17))).written == 6
     newer = dict.fromkeys(range(2, 17, 3), (11, "2.00")) | {16: (10, "2.00")}
     assert bench.held() == dict.fromkeys(range(16), (10, "1.00")) | newer
+    assert bench.engine.begun("MERGE") == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_comes_in_whatever_order_the_newest_of_each_key_is_there(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chosen = random.Random(seed)
+    monkeypatch.setattr(direct, "TABLE_ROWS_MAX", chosen.choice([7, 1_000_000]))
+    monkeypatch.setattr(direct, "TABLE_ROWS_PER_ROW", 1_000_000)
+    monkeypatch.setattr(staged_rows, "WHOLE_BYTES_MAX", chosen.choice([0, 8_000_000]))
+    monkeypatch.setattr(staged_files, "ROW_GROUP_BYTES", chosen.choice([200, 8_000_000]))
+    history = [
+        (chosen.randrange(30), version, None if chosen.random() < 0.3 else f"{version}.00") for version in range(1, 200)
+    ]
+    given: list[tuple[int, int, str | None]] = []
+    for _ in range(25):
+        parts = [chosen.sample(history, chosen.randrange(1, 12)) for _ in range(chosen.choice([1, 1, 3]))]
+        bench.merge_staged([part for changes in parts for part in bench.stage(changes)])
+        given += [change for changes in parts for change in changes]
+        newest: dict[int, tuple[int, str | None]] = {}
+        for number, version, amount in sorted(given, key=lambda change: change[1]):
+            newest[number] = version, amount
+        assert bench.held() == {number: held for number, held in newest.items() if held[1] is not None}
     assert bench.engine.begun("MERGE") == []
 
 
