@@ -46,15 +46,16 @@ class ShapedStager:
         self._shapes = shapes
         schemas = [shape.schema for shape in learned.values()]
         self._stager = Stager(location, schemas, lambda table: section.shape(table).mode, section.s3)
-        self._readers: dict[TableId, ColumnReader] = {}
-        for schema, shape in learned.items():
-            if shape.is_identity and section.shape(schema.table).mode == "current":
-                with suppress(ValueError):  # then each row is read by itself
-                    self._readers[schema.table] = ColumnReader(schema)
+        self._whole = {
+            schema.table: schema
+            for schema, shape in learned.items()
+            if shape.is_identity and section.shape(schema.table).mode == "current"
+        }
+        self._readers: dict[TableId, ColumnReader | None] = {}  # made when the first records come
 
     def take(self, table: TableId, records: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
         """Implements spark_jobs.piece_writer.RecordTaker."""
-        reader = self._readers.get(table)
+        reader = self._reader(table)
         rows = reader and reader.read([(record.key, record.value) for record in records])
         if not rows or not self._stager.take(table, rows):
             return records
@@ -62,6 +63,15 @@ class ShapedStager:
             return ()
         taken = set(rows.numbers)
         return [record for number, record in enumerate(records) if number not in taken]
+
+    def _reader(self, table: TableId) -> ColumnReader | None:
+        """Returns None for a table of which each row must be read by itself."""
+        if table not in self._readers:
+            self._readers[table] = None
+            if (schema := self._whole.get(table)) is not None:
+                with suppress(ValueError):  # a name of a column
+                    self._readers[table] = ColumnReader(schema)
+        return self._readers[table]
 
     def reduced(self, changes: Sequence[Change]) -> list[Change]:
         return self._stager.reduced(changes)
