@@ -4,13 +4,14 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
 from cdc.formats.wire_format import MAGIC
 from cdc.kafka.record_decoding import NEXT_AFTER_OTHER_SCHEMA, DamagedRecordError, RecordReader
 from cdc.model.errors import UnknownIdError
+from cdc.model.events import TableId
 from sinks.contract import Change, Outcome, Result, SourceOperation
 from sinks.errors import RefusedError, SinkError
 from sinks.records import RecordCoordinates, UnknownSchemaError, ordinary_change, read_record
@@ -36,6 +37,15 @@ class ChangeWriter(Protocol):
 
     def close(self) -> None:
         """Releases connections. Idempotent."""
+
+
+@runtime_checkable
+class RecordTaker(Protocol):
+    """A ChangeWriter that takes many rows at once, without a change for each. It waits for nothing meanwhile."""
+
+    def take(self, table: TableId, records: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+        """Takes records of a table, and returns those that it leaves to `apply`, in their order. It leaves all if one
+        of them can't be read, or its row can't be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,7 @@ class PieceWriter:
         """Begins to write a piece, after the one before is in the store. Of a partition with a record whose schema is
         not known yet, that record and all behind it are left to the next task. Raises RefusedError for a record that
         capture did not write; SinkError, also for an earlier piece."""
+        piece = self._without_taken(piece)
         records, changes = self._decode(piece)
         pending = _Pending(piece, records, changes, self._target.reduced(changes), piece.positions | self._blocked)
         self.finish()
@@ -116,6 +127,26 @@ class PieceWriter:
     def _apply(self, changes: Sequence[Change]) -> tuple[list[Result], float]:
         begun = time.monotonic()
         return apply_each(self._target.apply, changes), time.monotonic() - begun
+
+    def _without_taken(self, piece: Piece) -> Piece:
+        """Lets the target take what it can take at once, and returns the piece with the other records."""
+        # While a dead letter is open, each row may close one.
+        if not isinstance(self._target, RecordTaker) or self._rejections.has_open or self._blocked:
+            return piece
+        self.finish()
+        begun = time.monotonic()
+        by_topic: dict[str, list[PieceRecord]] = {}
+        for record in piece.records:
+            by_topic.setdefault(piece.partitions[record.partition].topic, []).append(record)
+        left: list[PieceRecord] = []
+        for topic, records in by_topic.items():
+            history = self._catalog.schema_histories.get(topic)
+            left += records if history is None else self._target.take(history.newest.table, records)
+        taken = len(piece.records) - len(left)
+        self._report.records += taken
+        self._report.written += taken
+        self._report.write_s += time.monotonic() - begun
+        return Piece(piece.partitions, left, piece.is_full, piece.lost)
 
     def _decode(self, piece: Piece) -> tuple[list[PieceRecord], list[Change]]:
         histories = self._catalog.schema_histories

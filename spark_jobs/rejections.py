@@ -50,6 +50,10 @@ class Rejections:
         self._open = dict(open_dead_letters)
         self._now_us = now_us
 
+    @property
+    def has_open(self) -> bool:
+        return bool(self._open)
+
     def settle(
         self,
         reduced: Sequence[Change],

@@ -1,9 +1,12 @@
 """The warehouse's batches: tasks write rows as files, the driver merges the files into the tables."""
 
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import structlog
 
 from cdc.config.stores import WarehouseConfig
@@ -12,11 +15,13 @@ from cdc.model.control import ProgressRecord
 from cdc.model.events import TableId, TableSchema
 from cdc.model.lsn import Lsn, format_lsn
 from sinks.contract import Change, Result
+from sinks.record_columns import ColumnReader
 from sinks.schema_history import SchemaHistory
 from sinks.shaping.sink import apply_shaped
-from sinks.shaping.table import TableShapes
+from sinks.shaping.table import TableShape, TableShapes
 from sinks.warehouse.properties import CUT, INCARNATION, origin_of
 from sinks.warehouse.staging import Staged, Stager, delete_staged
+from spark_jobs.source.piece import PieceRecord
 from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig
 
 if TYPE_CHECKING:  # imported late: each worker process reads this module, and does not need what takes seconds to load
@@ -34,12 +39,39 @@ class ShapedStager:
         self,
         location: str,
         shapes: TableShapes,
-        schemas: Iterable[TableSchema],
+        learned: Mapping[TableSchema, TableShape],
         section: WarehouseConfig,
     ) -> None:
-        """`schemas`: after the mapping."""
+        """`learned`: the newest schema of each table, before the mapping → its shape."""
         self._shapes = shapes
+        schemas = [shape.schema for shape in learned.values()]
         self._stager = Stager(location, schemas, lambda table: section.shape(table).mode, section.s3)
+        self._whole = {
+            schema.table: schema
+            for schema, shape in learned.items()
+            if shape.is_identity and section.shape(schema.table).mode == "current"
+        }
+        self._readers: dict[TableId, ColumnReader | None] = {}  # made when the first records come
+
+    def take(self, table: TableId, records: Sequence[PieceRecord]) -> Sequence[PieceRecord]:
+        """Implements spark_jobs.piece_writer.RecordTaker."""
+        reader = self._reader(table)
+        rows = reader and reader.read([(record.key, record.value) for record in records])
+        if not rows or not self._stager.take(table, rows):
+            return records
+        if len(rows.numbers) == len(records):
+            return ()
+        taken = set(rows.numbers)
+        return [record for number, record in enumerate(records) if number not in taken]
+
+    def _reader(self, table: TableId) -> ColumnReader | None:
+        """Returns None for a table of which each row must be read by itself."""
+        if table not in self._readers:
+            self._readers[table] = None
+            if (schema := self._whole.get(table)) is not None:
+                with suppress(ValueError):  # a name of a column
+                    self._readers[table] = ColumnReader(schema)
+        return self._readers[table]
 
     def reduced(self, changes: Sequence[Change]) -> list[Change]:
         return self._stager.reduced(changes)
@@ -58,10 +90,32 @@ def open_staging(task_config: SinkTaskConfig, catalog: SchemaCatalog) -> ShapedS
     """Opens the target of a task. There is nothing to connect to: files are written when the task has read its
     records.
     """
+    _do_without_pandas()
     shapes = TableShapes(task_config.sink, task_config.section)
-    schemas = [shapes.learn(schema_history).schema for schema_history in catalog.schema_histories.values()]
+    learned = {history.newest: shapes.learn(history) for history in catalog.schema_histories.values()}
     assert isinstance(task_config.section, WarehouseConfig)
-    return ShapedStager(task_config.staging, shapes, schemas, task_config.section)
+    return ShapedStager(task_config.staging, shapes, learned, task_config.section)
+
+
+class _NoPandas:
+    """A finder of modules that finds no pandas."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        del path, target
+        if name == "pandas":
+            raise ModuleNotFoundError(name=name)
+
+
+def _do_without_pandas() -> None:
+    """Lets Arrow convert lists without importing pandas, which it does once to see whether they are pandas' own: 0.4 s
+    of processor time in each of a sink's worker processes, which never have any."""
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _NoPandas)
+        try:
+            pa.array([0])
+        finally:
+            sys.meta_path.remove(_NoPandas)
 
 
 class WarehouseBatches:

@@ -77,6 +77,11 @@ class TableShape:
         self._condition = None if self._mapping.where is None else self._row_condition(self._mapping.where, schema)
 
     @property
+    def is_identity(self) -> bool:
+        """True if the store holds every row as it is in the source."""
+        return self._is_identity
+
+    @property
     def names(self) -> Mapping[str, str]:
         """The names in the store of the columns that the store has, by column."""
         return self._names

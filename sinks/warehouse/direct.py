@@ -1,4 +1,4 @@
-"""The merge of a few rows without a statement: files are written here, and committed through the engine.
+"""The merge of rows without a statement: files are written here, and committed through the engine.
 
 Spark plans, compiles and schedules a MERGE of ten rows as one of a million. Here the batch's keys are looked up in the
 files that may contain them; rows of the table that lost are marked in deletion vectors, and rows of the batch that won
@@ -9,10 +9,11 @@ commit is based, and the commit fails if anything was added, changed or deleted 
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,8 +24,10 @@ from pyroaring import BitMap64
 from cdc.config.warehouse_catalog import S3Config, is_s3
 from sinks.contract import Json
 from sinks.warehouse.engine import Conflict, DataFile, Engine, NewFiles, OpenTable, Snapshot, VectorPlace
+from sinks.warehouse.key_numbers import KeyNumbers
 from sinks.warehouse.naming import VERSION
 from sinks.warehouse.object_store import file_system
+from sinks.warehouse.staged_rows import ROW, StagedRows, staged_rows
 from sinks.warehouse.staging import Staged, TableForm
 from sinks.warehouse.statements import DELETED, DELETED_AT
 from sinks.warehouse.vectors import from_blob, puffin_file
@@ -32,11 +35,13 @@ from sinks.warehouse.vectors import from_blob, puffin_file
 Name = tuple[str, ...]
 Key = tuple[Json, ...]
 
-# Larger batches are merged by a statement, whose tasks need no memory of the driver.
-ROWS_MAX: Final = 5_000
-BYTES_MAX: Final = 8 * 1024 * 1024
-# More rows of the table are searched by a statement, with several tasks.
+# Larger batches are merged by a statement, whose tasks need no memory of the driver. Here it holds the keys of a batch,
+# and a row group of its rows.
+ROWS_MAX: Final = 1_000_000
+BYTES_MAX: Final = 256 * 1024 * 1024
+# More rows of the table than one of these are searched by a statement, with several tasks.
 TABLE_ROWS_MAX: Final = 1_000_000
+TABLE_ROWS_PER_ROW: Final = 10  # for each row of the batch
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024  # of all tables of a sink
 _KEY_TYPES: Final = frozenset({"int", "bigint", "string"})  # which Arrow, Spark and Iceberg compare alike
 _FIELD_ID: Final = b"PARQUET:field_id"
@@ -92,12 +97,22 @@ def _our_form() -> Iterator[None]:
         raise _OtherForm from error
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Match:
     """A batch compared with its table."""
 
-    winners: list[int]  # rows of the batch that are written
+    winners: pa.Array  # numbers of the batch's rows that are written
     losers: dict[DataFile, BitMap64]  # positions of the table's rows that are deleted
+
+
+@dataclass(frozen=True, slots=True)
+class _Hits:
+    """Rows of the table whose keys are among the batch's."""
+
+    file: DataFile
+    numbers: pa.Array  # of their keys
+    versions: pa.Array
+    positions: pa.Array  # in the file
 
 
 class DirectMerge:
@@ -109,7 +124,7 @@ class DirectMerge:
         self._s3 = s3
 
     def suits(self, form: TableForm, staged: Sequence[Staged]) -> bool:
-        """Returns whether the rows are few, and whole rows of a table that this class can write."""
+        """Returns whether these are whole rows of a table that this class can write, and no more than it takes."""
         return (
             form.mode == "current"
             and bool(form.key)
@@ -119,106 +134,112 @@ class DirectMerge:
             and sum(part.byte_count for part in staged) <= BYTES_MAX
         )
 
-    def rows(self, staged: Sequence[Staged]) -> pa.Table:
+    def rows(self, form: TableForm, staged: Sequence[Staged]) -> StagedRows:
         """Returns the staged rows."""
-        return pa.concat_tables([pq.read_table(pa.BufferReader(self._get(part.path))) for part in staged])
+        return staged_rows(staged, form.key, self._s3)
 
-    def open(self, table: Name, form: TableForm, rows: pa.Table) -> OpenTable | None:
+    def open(self, table: Name, form: TableForm, rows: StagedRows) -> OpenTable | None:
         """Opens the table with the files that may contain the rows' keys. Returns None if a statement must merge
         them."""
-        bounds = {name: _bounds(rows.column(name)) for name in form.key}
-        if any(column.null_count for column in rows.select(list(form.key)).columns):
+        keys = rows.keys.select(list(form.key))
+        if any(column.null_count for column in keys.columns):
             return None
-        opened = self._open(table, bounds)
+        opened = self._open(table, {name: _bounds(keys.column(name)) for name in form.key}, len(keys))
         if opened is None or {field["name"] for field in opened.fields} != {*form.columns, VERSION}:
             return None
         return opened
 
-    def _open(self, table: Name, bounds: Mapping[str, tuple[Json, Json]]) -> OpenTable | None:
+    def _open(self, table: Name, bounds: Mapping[str, tuple[Json, Json]], row_count: int) -> OpenTable | None:
         opened = self._engine.open_table(table, bounds)
-        if opened is None or sum(file.row_count for file in opened.files) > TABLE_ROWS_MAX:
+        if opened is None or sum(file.row_count for file in opened.files) > max(
+            TABLE_ROWS_MAX, TABLE_ROWS_PER_ROW * row_count
+        ):
             return None
         return opened if all(_field(field) is not None for field in opened.fields) else None
 
     def merge(
-        self, opened: OpenTable, form: TableForm, rows: pa.Table, properties: Mapping[str, str]
+        self, opened: OpenTable, form: TableForm, rows: StagedRows, properties: Mapping[str, str]
     ) -> Iterator[Snapshot] | None:
         """Commits the rows that win. Returns the table's commits, newest first; None if a statement must merge the
         rows. Raises Conflict."""
         try:
             match = self._match(opened, form.key, rows)
-            winners = rows.take(pa.array(match.winners, pa.int64()))
+            winners = rows.whole(match.winners) if len(match.winners) else ()
             return self._commit(opened, winners, match.losers, properties, is_guarded=True)
         except _OtherForm:
             return None
 
-    def open_deleted(self, table: Name, lowest: int) -> OpenTable | None:
+    def open_deleted(self, table: Name, rows: StagedRows, lowest: int) -> OpenTable | None:
         """Opens a table of deleted keys with the files that may contain this version or later ones. Returns None if
         only a statement can read it."""
-        return self._open(table, {VERSION: (lowest, None)})
+        return self._open(table, {VERSION: (lowest, None)}, len(rows.keys))
 
-    def without_deleted(self, opened: OpenTable, form: TableForm, rows: pa.Table) -> pa.Table | None:
+    def without_deleted(self, opened: OpenTable, form: TableForm, rows: StagedRows) -> StagedRows | None:
         """Returns the rows without those whose key was deleted at their version or later; None if a statement must
         find them."""
-        deleted: dict[Key, int] = {}
+        numbers = KeyNumbers(_columns(rows.keys, form.key))
+        deleted: dict[int, int] = {}  # number of a key → the version of its last deletion
         try:
-            for file in opened.files:
-                for key, version, _ in self._found(opened, file, form.key, rows):
-                    deleted[key] = max(version, deleted.get(key, 0))
+            for hits in self._hits(opened, form.key, numbers):
+                for number, version in zip(hits.numbers.to_pylist(), hits.versions.to_pylist(), strict=True):
+                    deleted[number] = max(version, deleted.get(number, 0))
         except _OtherForm:
             return None
-        listed = zip(_keys(rows, form.key), *_lists(rows, (VERSION, DELETED)), strict=True)
-        kept = [gone or deleted.get(key, -1) < version for key, version, gone in listed]
+        if not deleted:
+            return rows
+        listed = zip(numbers.of_rows.to_pylist(), *_lists(rows.keys, (VERSION, DELETED)), strict=True)
+        kept = [gone or deleted.get(number, -1) < version for number, version, gone in listed]
         return rows.filter(pa.array(kept, pa.bool_()))
 
-    def add_deleted(self, opened: OpenTable, form: TableForm, rows: pa.Table) -> None:
+    def add_deleted(self, opened: OpenTable, form: TableForm, rows: StagedRows) -> None:
         """Adds the keys of the deletes among the rows to the table of deleted keys."""
-        keys = rows.filter(rows.column(DELETED)).select([*form.key, VERSION])
+        keys = rows.keys.filter(rows.keys.column(DELETED)).select([*form.key, VERSION])
         at = pa.array([datetime.now(UTC)] * len(keys), pa.timestamp("us", tz="UTC"))
-        self._commit(opened, keys.append_column(DELETED_AT, at), {}, {}, is_guarded=False)
+        self._commit(opened, [keys.append_column(DELETED_AT, at)], {}, {}, is_guarded=False)
 
     # ---- comparing
 
-    def _match(self, opened: OpenTable, key: Sequence[str], rows: pa.Table) -> _Match:
-        newest: dict[Key, tuple[int, int]] = {}  # key → version and number of its row
-        for number, (name, version) in enumerate(zip(_keys(rows, key), *_lists(rows, (VERSION,)), strict=True)):
-            if version > newest.get(name, (-1, 0))[0]:
-                newest[name] = version, number
+    def _match(self, opened: OpenTable, key: Sequence[str], rows: StagedRows) -> _Match:
+        numbers = KeyNumbers(_columns(rows.keys, key))
+        newest = rows.keys.take(numbers.newest(rows.keys.column(VERSION).combine_chunks()))
+        versions = newest.column(VERSION)
         losers: dict[DataFile, BitMap64] = {}
-        stale: set[Key] = set()
-        for file in opened.files:
-            for name, version, position in self._found(opened, file, key, rows):
-                ours = newest.get(name)
-                if ours is None:
-                    continue
-                if ours[0] > version:
-                    losers.setdefault(file, BitMap64()).add(position)
-                else:
-                    stale.add(name)
-        is_delete = rows.column(DELETED).to_pylist()
-        winners = [number for name, (_, number) in newest.items() if name not in stale and not is_delete[number]]
-        return _Match(winners, losers)
+        stale: list[pa.Array] = []
+        for hits in self._hits(opened, key, numbers):
+            is_lost = pc.greater(versions.take(hits.numbers), hits.versions).combine_chunks()
+            lost = hits.positions.filter(is_lost).to_pylist()
+            if lost:
+                losers[hits.file] = BitMap64(lost)
+            stale.append(hits.numbers.filter(pc.invert(is_lost)))
+        is_written = pc.invert(newest.column(DELETED))
+        if any(map(len, stale)):
+            has_lost = pc.is_in(pa.array(range(len(newest)), pa.int32()), value_set=pa.concat_arrays(stale))
+            is_written = pc.and_(is_written, pc.invert(has_lost))
+        return _Match(newest.column(ROW).filter(is_written).combine_chunks(), losers)
 
-    def _found(
-        self, opened: OpenTable, file: DataFile, key: Sequence[str], rows: pa.Table
-    ) -> Iterator[tuple[Key, int, int]]:
-        """Yields key, version and position of the file's rows that may have a key of the batch: in each column of the
-        key a value of the batch. Raises _OtherForm."""
+    def _hits(self, opened: OpenTable, key: Sequence[str], numbers: KeyNumbers) -> Iterator[_Hits]:
+        """Yields the table's rows that have a key of the batch, for each file that has one. Raises _OtherForm."""
+        for files in _lumps(opened.files):
+            tables = [self._keys(opened, file, key) for file in files]
+            # At once, because each search begins with a table of all keys of the batch.
+            columns = [[table.column(name).combine_chunks() for table in tables] for name in key]
+            found = numbers.find(list(map(pa.chunked_array, columns)))
+            begun = 0
+            for file, table in zip(files, tables, strict=True):
+                here = found.slice(begun, len(table)).combine_chunks()
+                begun += len(table)
+                at = pc.indices_nonzero(here.is_valid()).cast(pa.int64())
+                if len(at) and len(gone := self._vector(file)):
+                    at = at.filter(pa.array([position not in gone for position in at.to_pylist()], pa.bool_()))
+                if len(at):
+                    yield _Hits(file, here.take(at), table.column(VERSION).combine_chunks().take(at), at)
+
+    def _keys(self, opened: OpenTable, file: DataFile, key: Sequence[str]) -> pa.Table:
+        """Returns key columns and version of all of a file's rows. Raises _OtherForm."""
         fields = {field["name"]: (field["name"], field["id"], field["type"]) for field in opened.fields}
         kept = (file.path, *(fields[name] for name in key))
-        known = self._contents.get(kept, lambda: self._read_keys(opened, file, key))
-        is_hit = None
-        for name in key:
-            column = known.column(name)
-            found = pc.is_in(column, value_set=rows.column(name).combine_chunks().cast(column.type))
-            is_hit = found if is_hit is None else pc.and_(is_hit, found)
-        at = pc.indices_nonzero(is_hit)
-        if not len(at):
-            return
-        hits, gone = known.take(at), self._vector(file)
-        for name, version, position in zip(_keys(hits, key), *_lists(hits, (VERSION,)), at.to_pylist(), strict=True):
-            if position not in gone:
-                yield name, version, position
+        found: pa.Table = self._contents.get(kept, lambda: self._read_keys(opened, file, key))
+        return found
 
     # ---- files
 
@@ -256,22 +277,19 @@ class DirectMerge:
     def _commit(
         self,
         opened: OpenTable,
-        rows: pa.Table,
+        rows: Iterable[pa.Table],
         losers: Mapping[DataFile, BitMap64],
         properties: Mapping[str, str],
         *,
         is_guarded: bool,
     ) -> Iterator[Snapshot]:
-        new, vectors = None, {}
-        if len(rows):
-            with _our_form():
-                content = _parquet(rows, opened.fields)
-            self._put(opened.new_data_path, content)
-            new = opened.new_data_path, len(content)
+        """`rows`: of the new file; there is none without them."""
+        new, vectors = self._write(opened, rows), {}
         if losers:
             gone = {file.path: self._vector(file) | positions for file, positions in losers.items()}
             content, places = puffin_file(gone)
-            self._put(opened.new_vectors_path, content)
+            with self._created(opened.new_vectors_path) as file:
+                file.write(content)
             for path, (offset, length) in places.items():
                 place = VectorPlace(opened.new_vectors_path, len(content), offset, length, len(gone[path]))
                 vectors[path] = place
@@ -282,18 +300,36 @@ class DirectMerge:
                 self._delete(path)
             raise
 
+    def _write(self, opened: OpenTable, rows: Iterable[pa.Table]) -> tuple[str, int] | None:
+        """Writes a Parquet file in the form of the table's schema, a row group at a time, and returns path and size;
+        None without rows. Raises _OtherForm."""
+        tables = iter(rows)
+        first = next(tables, None)
+        if first is None:
+            return None
+        schema = pa.schema([_field(field) for field in opened.fields])
+        try:
+            with _our_form(), self._created(opened.new_data_path) as file:
+                with pq.ParquetWriter(file, schema, compression="zstd", store_decimal_as_integer=True) as writer:
+                    for table in chain([first], tables):
+                        writer.write_table(table.select(schema.names).cast(schema))
+                return opened.new_data_path, file.tell()
+        except _OtherForm:
+            self._delete(opened.new_data_path)
+            raise
+
     def _get(self, uri: str, offset: int = 0, length: int | None = None) -> bytes:
         system, path = file_system(uri, self._s3)
         with system.open_input_file(path) as file:
             found: bytes = file.read_at(file.size() if length is None else length, offset)
         return found
 
-    def _put(self, uri: str, content: pa.Buffer | bytes) -> None:
+    def _created(self, uri: str) -> pa.NativeFile:
+        """Opens a new file, as a context."""
         system, path = file_system(uri, self._s3)
         if not is_s3(uri):  # an object store has no folders
             system.create_dir(path.rpartition("/")[0], recursive=True)
-        with system.open_output_stream(path) as file:
-            file.write(content)
+        return system.open_output_stream(path)
 
     def _delete(self, uri: str) -> None:
         system, path = file_system(uri, self._s3)
@@ -312,17 +348,20 @@ def _lists(rows: pa.Table, columns: Sequence[str]) -> list[list[Any]]:
     return [rows.column(name).to_pylist() for name in columns]
 
 
-def _keys(rows: pa.Table, key: Sequence[str]) -> list[Key]:
-    return list(zip(*_lists(rows, key), strict=True))
+def _columns(rows: pa.Table, names: Sequence[str]) -> list[pa.Array]:
+    return [rows.column(name).combine_chunks() for name in names]
 
 
-def _parquet(rows: pa.Table, fields: Sequence[Mapping[str, Any]]) -> pa.Buffer:
-    """Returns a Parquet file in the form of a table's schema."""
-    schema = pa.schema([_field(field) for field in fields])
-    sink = pa.BufferOutputStream()
-    with pq.ParquetWriter(sink, schema, compression="zstd", store_decimal_as_integer=True) as writer:
-        writer.write_table(rows.select(schema.names).cast(schema))
-    return sink.getvalue()
+def _lumps(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
+    """Yields the files in lists of at most TABLE_ROWS_MAX rows, or of one file."""
+    lump: list[DataFile] = []
+    for file in files:
+        if lump and sum(one.row_count for one in lump) + file.row_count > TABLE_ROWS_MAX:
+            yield lump
+            lump = []
+        lump.append(file)
+    if lump:
+        yield lump
 
 
 def _field(field: Mapping[str, Any]) -> pa.Field | None:

@@ -9,8 +9,6 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-import pyarrow as pa
-
 from cdc.config.store_shapes import WarehouseMode
 from sinks.contract import Json
 from sinks.errors import SinkError
@@ -22,6 +20,7 @@ from sinks.warehouse.every_change import HistoryTable
 from sinks.warehouse.maintenance import needs_compaction
 from sinks.warehouse.naming import VERSION, TableLocation
 from sinks.warehouse.saved_position import Commits, as_saved
+from sinks.warehouse.staged_rows import StagedRows
 from sinks.warehouse.staging import KEYS_MAX, Staged, TableForm
 
 # A zombie job loses or wins a few commits, then it ends; each attempt costs about a second.
@@ -106,7 +105,7 @@ class Merger:
         properties for the snapshot's summary. Raises SinkError when other writers win ATTEMPT_COUNT_MAX times.
         """
         batch = uuid.uuid4().hex
-        rows = self._direct.rows(staged) if self._direct.suits(table.form, staged) else None
+        rows = self._direct.rows(table.form, staged) if self._direct.suits(table.form, staged) else None
         for attempt in range(ATTEMPT_COUNT_MAX):
             opened = None if rows is None else self._direct.open(table.place.rows, table.form, rows)
             planned = self._settled(table, opened)
@@ -148,7 +147,7 @@ class Merger:
         table: PreparedTable,
         opened: OpenTable,
         staged: Sequence[Staged],
-        rows: pa.Table,
+        rows: StagedRows,
         summary: Mapping[str, str],
     ) -> Iterator[Snapshot] | None:
         """Returns the table's commits after this merge, newest first; None if a statement must merge the rows. Raises
@@ -157,7 +156,7 @@ class Merger:
         has_deletes = any(part.delete_count for part in staged)
         if has_deletes or self._deleted.highest(self._engine, deleted) >= lowest:
             # Read after the rows' table was opened: who adds deletes later, commits to that table later.
-            keys = self._direct.open_deleted(deleted, lowest)
+            keys = self._direct.open_deleted(deleted, rows, lowest)
             kept = None if keys is None else self._direct.without_deleted(keys, table.form, rows)
             if keys is None or kept is None:
                 return None

@@ -24,9 +24,12 @@ from cdc.config.warehouse_catalog import S3Config, is_s3
 from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Json, Outcome, Result, SourceOperation
 from sinks.json_values import Unholdable
+from sinks.record_columns import RowColumns
 from sinks.reduction import reduce_changes
+from sinks.row_errors import VALUE_ERRORS
 from sinks.warehouse.columns import ColumnType, column_type
 from sinks.warehouse.every_change import STAGED_COLUMNS
+from sinks.warehouse.key_numbers import KeyNumbers, comparable
 from sinks.warehouse.naming import UNCHANGED, VERSION
 from sinks.warehouse.object_store import file_system
 from sinks.warehouse.staged_files import files_of
@@ -88,14 +91,10 @@ class TableForm:
         """Returns the rows that MERGE reads. `lacks`: with the names of the columns that each row lacks. Raises
         Unholdable."""
         rows = [self._row(change) for change in changes]
-        columns: dict[str, pa.Array] = {}
-        for name, kind in self.columns.items():
-            try:
-                columns[name] = kind.array([row[name] for row in rows])
-            except KeyError:
-                raise Unholdable(f"column {name}: absent") from None
-            except Unholdable as error:
-                raise Unholdable(f"column {name} ({kind.sql}): {error}") from None
+        try:
+            columns = self._arrays({name: [row[name] for row in rows] for name in self.columns})
+        except KeyError as error:
+            raise Unholdable(f"column {error.args[0]}: absent") from None
         columns[VERSION] = pa.array([change.version for change in changes], pa.int64())
         if self.mode == "current":
             columns[DELETED] = pa.array([change.row is None for change in changes], pa.bool_())
@@ -107,6 +106,22 @@ class TableForm:
         columns[AT] = pa.array([origin.at_us for origin in origins], pa.timestamp("us", tz="UTC"))
         columns[UNCHANGED] = pa.array([self._unchanged(change) for change in changes], pa.list_(pa.string()))
         return pa.table(columns)
+
+    def whole_rows(self, rows: RowColumns) -> pa.Table:
+        """Returns the rows as `table` does, for a table of mode `current`. Raises Unholdable."""
+        columns = self._arrays(rows.columns)
+        columns[VERSION] = pa.array(rows.versions, pa.int64())
+        columns[DELETED] = pa.array([False] * len(rows.versions), pa.bool_())
+        return pa.table(columns)
+
+    def _arrays(self, columns: Mapping[str, Sequence[Json]]) -> dict[str, pa.Array]:
+        arrays: dict[str, pa.Array] = {}
+        for name, kind in self.columns.items():
+            try:
+                arrays[name] = kind.array(columns[name])
+            except Unholdable as error:
+                raise Unholdable(f"column {name} ({kind.sql}): {error}") from None
+        return arrays
 
     def _unchanged(self, change: Change) -> list[str] | None:
         if is_unknown(change):
@@ -160,40 +175,47 @@ class _StagedTable:
     """
 
     pieces: list[pa.Table] = field(default_factory=list)
-    # The newest version of each key, and the position of its row: number of the piece, number of the row in it.
-    newest: dict[Any, tuple[int, int, int]] = field(default_factory=dict)
-    row_count: int = 0  # of all pieces
     lacking: list[Change] = field(default_factory=list)  # rows that lack columns
 
-    def take(self, piece: pa.Table, changes: Sequence[Change]) -> None:
-        """Adds changes. `piece`: the same changes, converted."""
-        newest, number = self.newest, len(self.pieces)
-        for at, change in enumerate(changes):
-            key = _key(change)
-            held = newest.get(key)
-            if held is None or change.version > held[0]:
-                newest[key] = (change.version, number, at)
-        self.pieces.append(piece)
-        self.row_count += len(changes)
+    def newest(self, key: Sequence[str]) -> "_NewestRows | None":
+        """Returns the newest row of each key; None if there is none."""
+        return _NewestRows(self.pieces, key) if any(map(len, self.pieces)) else None
 
-    def whole(self) -> Iterator[pa.Table]:
-        """Yields the newest row of each key."""
-        if len(self.newest) == self.row_count:
-            yield from self.pieces
+
+class _NewestRows:
+    """The newest of some whole rows of each key."""
+
+    def __init__(self, pieces: Sequence[pa.Table], key: Sequence[str]) -> None:
+        self._pieces = pieces
+        listed = pa.concat_tables([piece.select([*key, VERSION]) for piece in pieces]).combine_chunks()
+        self._keys = [listed.column(name).combine_chunks() for name in key]
+        self._numbers = KeyNumbers([comparable(column) for column in self._keys])
+        versions = listed.column(VERSION).combine_chunks()
+        self._at = self._numbers.newest(versions)
+        self._versions = versions.take(self._at)
+        self._row_count = len(listed)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def keys(self) -> list[Any]:
+        return list(zip(*(column.take(self._at).to_pylist() for column in self._keys), strict=True))
+
+    def tables(self) -> Iterator[pa.Table]:
+        if len(self) == self._row_count:
+            yield from self._pieces
             return
-        kept: list[list[int]] = [[] for _ in self.pieces]
-        for _, number, at in self.newest.values():
-            kept[number].append(at)
-        for piece, rows in zip(self.pieces, kept, strict=True):
-            yield piece.take(pa.array(sorted(rows), pa.int64()))
+        is_newest = pc.is_in(pa.array(range(self._row_count), pa.int64()), value_set=self._at)
+        begun = 0
+        for piece in self._pieces:
+            yield piece.filter(is_newest.slice(begun, len(piece)))
+            begun += len(piece)
 
-    def still_lacking(self) -> list[Change]:
-        """Returns the newest change of each key that lacks columns, where no whole row is newer. Its missing columns
-        are not taken from whole rows, because those are merged first, so the table has them."""
-        nothing = (-1, 0, 0)
-        return reduce_changes(
-            change for change in self.lacking if change.version > self.newest.get(_key(change), nothing)[0]
-        )
+    def versions_of(self, rows: pa.Table, key: Sequence[str]) -> list[int | None]:
+        """Returns for each of other rows the newest version of its key; None if there is none."""
+        columns = [comparable(rows.column(name).combine_chunks()) for name in key]
+        found: list[int | None] = self._versions.take(self._numbers.find(columns)).to_pylist()
+        return found
 
 
 class Stager:
@@ -249,17 +271,32 @@ class Stager:
             self._apply_whole(table, numbers, changes, results)
         return results
 
+    def take(self, table: TableId, rows: RowColumns) -> bool:
+        """Takes whole rows, of which there may be several of a key, as `apply` does. Returns False, and has taken none,
+        if `apply` must: it says which row has a value that its column can't hold, and tables of other modes than
+        `current` keep each change's origin."""
+        form = self._form(table)
+        if form.mode != "current":
+            return False
+        try:
+            piece = form.whole_rows(rows)
+        except (Unholdable, *VALUE_ERRORS):
+            return False
+        self._of(table).pieces.append(piece)
+        return True
+
     def finish(self) -> tuple[Staged, ...]:
         """Writes and returns the files: for each table those with whole rows, and one with rows that lack columns."""
         tables, self._held = self._held, {}
         staged: list[Staged] = []
         for table, held in tables.items():
-            if held.newest:
-                keys = list(held.newest) if len(held.newest) <= KEYS_MAX else None
-                staged += self._write(table, held.whole(), keys, lacks=False)
-            if lacking := held.still_lacking():
-                rows = self._form(table).table(lacking, lacks=True)
-                staged += self._write(table, [rows], None, lacks=True)
+            form = self._form(table)
+            newest = held.newest(form.key)
+            if newest is not None:
+                keys = newest.keys() if len(newest) <= KEYS_MAX else None
+                staged += self._write(table, newest.tables(), keys, lacks=False)
+            if lacking := _still_lacking(held.lacking, newest, form):
+                staged += self._write(table, [form.table(lacking, lacks=True)], None, lacks=True)
         changed, self._every = self._every, {}
         for table, every in changed.items():
             keys = list(every.keys) if len(every.keys) <= KEYS_MAX else None
@@ -296,7 +333,7 @@ class Stager:
                     taken.append(changes[number])
             piece = form.table(taken)
         if form.mode == "current":
-            self._of(table).take(piece, taken)
+            self._of(table).pieces.append(piece)
         elif taken:
             self._every.setdefault(table, _EveryChange()).take(piece, taken)
 
@@ -398,6 +435,17 @@ def _is_running(process: int) -> bool:
 
 
 # ---- details
+
+
+def _still_lacking(lacking: Sequence[Change], newest: _NewestRows | None, form: TableForm) -> list[Change]:
+    """Returns the newest change of each key that lacks columns, where no whole row is newer. Its missing columns are
+    not taken from whole rows, because those are merged first, so the table has them."""
+    if newest is not None and lacking:
+        versions = newest.versions_of(form.table(lacking, lacks=True), form.key)
+        lacking = [
+            change for change, whole in zip(lacking, versions, strict=True) if whole is None or change.version > whole
+        ]
+    return reduce_changes(lacking)
 
 
 def _key(change: Change) -> Any:

@@ -1,6 +1,7 @@
 """Merges without a statement, on files of a table whose commits an engine of the test keeps."""
 
 import itertools
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change, Json
-from sinks.warehouse import direct
+from sinks.warehouse import direct, staged_files, staged_rows
 from sinks.warehouse.deleted_keys import DeletedKeys
 from sinks.warehouse.direct import DirectMerge, FileContents
 from sinks.warehouse.engine import Conflict, DataFile, NewFiles, OpenTable, Snapshot
@@ -131,7 +132,10 @@ class Bench:
         return stager.finish()
 
     def merge(self, *changes: tuple[int, int, str | None]) -> Merged:
-        return self._merger.merge(PreparedTable(WHERE, self.form), self.stage(changes), lacks=False)
+        return self.merge_staged(self.stage(changes))
+
+    def merge_staged(self, staged: Sequence[Staged]) -> Merged:
+        return self._merger.merge(PreparedTable(WHERE, self.form), staged, lacks=False)
 
     def held(self) -> dict[int, tuple[int, str]]:
         """Returns id → version and amount."""
@@ -155,6 +159,62 @@ def test_newer_rows_win_and_older_ones_lose(bench: Bench) -> None:
     assert bench.engine.begun("MERGE") == []
 
 
+def test_a_large_batch_is_read_by_row_groups(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged_rows, "WHOLE_BYTES_MAX", 0)
+    monkeypatch.setattr(staged_files, "ROW_GROUP_BYTES", 1000)
+    assert bench.merge(*((number, 10 + number, "1.00") for number in range(300))).written == 300
+    (file,) = bench.engine.files[WHERE.rows]
+    assert pq.read_metadata(file.path.removeprefix("file://")).num_row_groups > 3
+    # Each third key is deleted, each other third is newer or older than its row.
+    changes = [(n, (n % 3 and 1000) + n, None if n % 3 == 1 else "2.00") for n in range(1, 302)]
+    assert bench.merge(*changes).written == 202
+    expected = {n: (10 + n, "1.00") for n in range(0, 300, 3)} | {n: (1000 + n, "2.00") for n in range(2, 302, 3)}
+    assert bench.held() == expected | {300: (300, "2.00")}
+    assert bench.engine.begun("MERGE") == []
+
+
+@pytest.mark.parametrize("versions", [(5, 7, 6), (7, 6, 5), (5, 6, 7)])
+def test_of_several_rows_of_a_key_in_a_batch_the_newest_is_written(bench: Bench, versions: tuple[int, ...]) -> None:
+    staged = [bench.stage([(1, version, f"{version}.00"), (version, 1, "0.00")]) for version in versions]
+    assert bench.merge_staged([part for parts in staged for part in parts]).written == 4
+    assert bench.held() == {1: (7, "7.00")} | dict.fromkeys(versions, (1, "0.00"))
+
+
+def test_many_files_of_the_table_are_searched_in_lumps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(direct, "TABLE_ROWS_PER_ROW", 1000)
+    monkeypatch.setattr(direct, "TABLE_ROWS_MAX", 5)
+    for number in range(8):
+        bench.merge(*((2 * number + n, 10, "1.00") for n in range(2)))
+    assert bench.merge(*((n, 9 + n % 3, "2.00") for n in range(17))).written == 6
+    newer = dict.fromkeys(range(2, 17, 3), (11, "2.00")) | {16: (10, "2.00")}
+    assert bench.held() == dict.fromkeys(range(16), (10, "1.00")) | newer
+    assert bench.engine.begun("MERGE") == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_comes_in_whatever_order_the_newest_of_each_key_is_there(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chosen = random.Random(seed)
+    monkeypatch.setattr(direct, "TABLE_ROWS_MAX", chosen.choice([7, 1_000_000]))
+    monkeypatch.setattr(direct, "TABLE_ROWS_PER_ROW", 1_000_000)
+    monkeypatch.setattr(staged_rows, "WHOLE_BYTES_MAX", chosen.choice([0, 8_000_000]))
+    monkeypatch.setattr(staged_files, "ROW_GROUP_BYTES", chosen.choice([200, 8_000_000]))
+    history = [
+        (chosen.randrange(30), version, None if chosen.random() < 0.3 else f"{version}.00") for version in range(1, 200)
+    ]
+    given: list[tuple[int, int, str | None]] = []
+    for _ in range(25):
+        parts = [chosen.sample(history, chosen.randrange(1, 12)) for _ in range(chosen.choice([1, 1, 3]))]
+        bench.merge_staged([part for changes in parts for part in bench.stage(changes)])
+        given += [change for changes in parts for change in changes]
+        newest: dict[int, tuple[int, str | None]] = {}
+        for number, version, amount in sorted(given, key=lambda change: change[1]):
+            newest[number] = version, amount
+        assert bench.held() == {number: held for number, held in newest.items() if held[1] is not None}
+    assert bench.engine.begun("MERGE") == []
+
+
 def test_a_replay_changes_nothing_and_is_a_commit(bench: Bench) -> None:
     changes: list[tuple[int, int, str | None]] = [(1, 10, "1.00"), (2, 11, None), (3, 12, "3.00")]
     bench.merge(*changes)
@@ -172,6 +232,13 @@ def test_a_deleted_key_is_not_restored_by_an_older_change(bench: Bench) -> None:
     assert bench.held() == {2: (16, "2.50")}
     bench.merge((1, 30, "3.00"))
     assert bench.held() == {1: (30, "3.00"), 2: (16, "2.50")}
+    assert bench.engine.begun("MERGE") == []
+
+
+def test_a_batch_may_have_nothing_but_changes_of_keys_that_were_deleted_later(bench: Bench) -> None:
+    bench.merge((1, 20, None), (2, 20, None))
+    assert bench.merge((1, 10, "1.00"), (2, 11, "2.00")).written == 0
+    assert bench.held() == {}
     assert bench.engine.begun("MERGE") == []
 
 
@@ -225,6 +292,7 @@ def test_what_it_can_not_write_is_left_to_a_statement(bench: Bench, monkeypatch:
         assert is_left((1, 11, "1.00"), (2, 11, "1.00"))
     with monkeypatch.context() as patch:
         patch.setattr(direct, "TABLE_ROWS_MAX", 0)
+        patch.setattr(direct, "TABLE_ROWS_PER_ROW", 0)
         assert is_left((1, 12, "1.00"))
     (file,) = bench.engine.files[WHERE.rows]
     foreign = f"{file.path}.foreign"
