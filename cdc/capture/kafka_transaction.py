@@ -36,6 +36,7 @@ class PositionConstants:
     # Topics of tables that are no longer configured, but part of the half published transaction.
     leaving: Mapping[str, TopicState] = field(default_factory=dict)
     published_lsn: int = 0  # see PositionRecord.published_lsn; when the session begins
+    read_lsn: int = 0  # see PositionRecord.read_lsn; when the session begins
 
 
 class OpenContent(NamedTuple):
@@ -66,7 +67,7 @@ class Publisher:
         self._ended_at = float("-inf")  # monotonic seconds
         self._is_split = False  # part of the open PostgreSQL transaction is in an earlier Kafka transaction
         self._published_lsn = constants.published_lsn
-        self._read_lsn = 0  # end of the log when values were last read again from tables
+        self._read_lsn = constants.read_lsn  # end of the log when values were last read again from tables
         self._has_content = False  # the open Kafka transaction has records that come from the source
 
     @property
@@ -169,6 +170,7 @@ class Publisher:
             topics=(dict(self.constants.leaving) if state.partial is not None else {}) | self._topics | self._grown(),
             history=self.constants.history,
             published_lsn=self._published_lsn,
+            read_lsn=self._read_lsn,
         ).sealed()
 
     def _grown(self) -> dict[str, TopicState]:

@@ -145,7 +145,7 @@ class DivergedHeal:
             if not self._are_complete(position, switch):
                 return False
             deletes_kept_s = min(topic.deletes_kept_s for topic in topics.values())
-            keys = self._keys(schemas, position.epoch, switch, deletes_kept_s)
+            keys = self._keys(schemas, position, switch, deletes_kept_s)
             if keys is None:
                 return False
             count = sum(map(len, keys.values()))
@@ -158,16 +158,18 @@ class DivergedHeal:
         return True
 
     def _keys(
-        self, schemas: list[TableSchema], epoch: int, switch: int, deletes_kept_s: float
+        self, schemas: list[TableSchema], position: PositionRecord, switch: int, deletes_kept_s: float
     ) -> dict[TableId, tuple[str, ...]] | None:
         """Returns the record keys of each table; None if they are too many, or can't be looked up, if the epoch is not
         known to have begun before the branches part, or if a delete that never happened may be gone from the topics.
         `deletes_kept_s`: how long these keep deletes at least."""
         keys: dict[TableId, tuple[str, ...]] = {}
-        has_shared, shared_ms = False, 0
+        has_shared, shared_ms, are_read_later = False, 0, position.read_below > switch
         for schema in schemas:
             try:
-                found = read_diverged_keys(self._config.kafka, schema.topic, epoch, switch)
+                found = read_diverged_keys(
+                    self._config.kafka, schema.topic, position.epoch, switch, are_read_later=are_read_later
+                )
             except TooManyKeysError:
                 return None
             has_shared, shared_ms = has_shared or found.has_shared, max(shared_ms, found.shared_ms)

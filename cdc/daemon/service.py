@@ -6,6 +6,7 @@ producers; 4. read the position again, to its end; 5. check that history is cont
 """
 
 import os
+import re
 import signal
 import threading
 import time
@@ -69,9 +70,11 @@ STANDBY_POLL_S = 0.5
 STOP_S_MAX = 8.0
 RETRY_S_FIRST = 0.2
 RETRY_S_MAX = 10.0
+CAUSES_MAX = 20  # beyond these, delays double for each cause
 RETRY_S_OF_SEVERAL = 1.0  # with several servers, one of them is promoted within seconds
 # Bytes that are damaged in transit differ between readings; the same bytes at the third reading were not.
 READINGS_MAX = 3
+_NUMBERS = re.compile(r"[0-9A-Fa-f]*\d[0-9A-Fa-f]*")
 NEXT_SLOT = "wait: a slot waits for transactions that began earlier, which the log names"
 NEXT_RETRY = "nothing to do if this is temporary: capture tries again"
 
@@ -87,21 +90,31 @@ class SystemClock:
 
 
 class Backoff:
-    """Delays between sessions: they double while sessions end soon, whatever ends them."""
+    """Delays between sessions: they double while sessions end soon. They begin again where a session ends for a cause
+    that was not there before: a server that refused connections and now says that it is starting up, or is a standby,
+    will be there in a moment."""
 
     def __init__(self, clock: Clock, delay_s_max: float = RETRY_S_MAX) -> None:
         self._clock = clock
         self._delay_s_max = delay_s_max
         self._delay_s = RETRY_S_FIRST
         self._began = clock.monotonic()
+        self._causes: set[str] = set()  # since the last session that lasted
 
     def begin(self) -> None:
         """Starts the clock of a session."""
         self._began = self._clock.monotonic()
 
-    def next_s(self) -> float:
-        """The delay in seconds before the next session. The first one after a session that lasted is short."""
-        delay_s = RETRY_S_FIRST if self._clock.monotonic() - self._began > RETRY_S_MAX else self._delay_s
+    def next_s(self, cause: str) -> float:
+        """The delay in seconds before the next session. The first one after a session that lasted is short. `cause`:
+        the message of what ended it; numbers in it (ports, processes, positions) make no other cause."""
+        if self._clock.monotonic() - self._began > RETRY_S_MAX:
+            self._causes.clear()
+        cause = _NUMBERS.sub("", cause)
+        is_known = cause in self._causes
+        if len(self._causes) < CAUSES_MAX:
+            self._causes.add(cause)
+        delay_s = self._delay_s if is_known or cause not in self._causes else RETRY_S_FIRST
         self._delay_s = min(delay_s * 2, self._delay_s_max)
         return delay_s
 
@@ -258,7 +271,7 @@ class Service:
                 if self._stop.is_set():
                     log.warning("not drained, the next start continues from the position record", error=error.message)
                 else:
-                    in_s = backoff.next_s()
+                    in_s = backoff.next_s(error.message)
                     log.warning("session lost, restarting", error=error.message, in_s=round(in_s, 1))
                     self._pause(error, in_s)
             except UnsupportedChangeError as error:
@@ -266,11 +279,11 @@ class Service:
                     if error.table is None or self._is_loading:
                         raise failure from error  # no session could continue without the table
                     self._failures[TableId(*error.table)] = failure
-                self._pause(error, backoff.next_s())
+                self._pause(error, backoff.next_s(error.message))
             except ProtocolError as error:
                 if self._rereads.is_final(error):
                     raise
-                self._pause(error, backoff.next_s())
+                self._pause(error, backoff.next_s(error.message))
             except LoadStopped:
                 log.info("initial load interrupted, the next start restarts it")
             except GapError as error:

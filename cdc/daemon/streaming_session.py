@@ -376,6 +376,7 @@ class Session:
                 position.history,
                 leaving,
                 position.published_below,
+                position.read_below,
             ),
             facts={t: found.descriptions[t].facts if t in joins else last_facts.get(t) for t in names},
         )

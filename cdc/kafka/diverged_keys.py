@@ -4,24 +4,34 @@ was promoted that was behind.
 Such a record has a commit LSN of the former branch, at or behind the point at which the branches part. Two others
 count as well: a record with large values that were read from the table, which may have been newer than the record's
 transaction; and a tombstone of which the delete is not in the topic any more, if no record behind it in its partition
-is of the common past. Records of a partition are in the order of the log.
+is of the common past.
+
+Records of a partition are in the order of the log. So only the end of a partition is read, from a record of the common
+past on, which is looked for in growing steps from the end. Where values were read from tables behind the point at which
+the branches part, the whole partition is read: the record that has such a value may be anywhere.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Final
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.record_decoding import record_reader
 from cdc.kafka.topic_keys import QUEUE_KIBIBYTES_MAX
-from cdc.kafka.topic_reader import open_reader
+from cdc.kafka.topic_reader import PartitionId, TopicReader, open_reader
 
 KEYS_MAX: Final = 5_000
 BYTES_MAX: Final = 128 * 1024  # of the keys: the record of their snapshot, which has them twice, has to fit into 1 MiB
 
+STEP_FIRST: Final = 1_000  # offsets before the end of a partition
+STEP_FACTOR: Final = 4
+
 _EPOCH: Final = b',"epoch":'
 _PLACE: Final = re.compile(rb',"epoch":(\d+),"seq":\d+,"commit_lsn":(\d+),')
 _FILLED: Final = b',"filled":['
+
+Plain = Callable[[bytes | None], bytes | None]
+"""See RecordReader.plain."""
 
 
 class TooManyKeysError(Exception):
@@ -31,10 +41,12 @@ class TooManyKeysError(Exception):
 class DivergedKeys:
     """Collects the keys. Pure."""
 
-    def __init__(self, epoch: int, switch: int) -> None:
-        """`epoch`: of the position. `switch`: the LSN at which the branches part."""
+    def __init__(self, epoch: int, switch: int, *, are_read_later: bool) -> None:
+        """`epoch`: of the position. `switch`: the LSN at which the branches part. `are_read_later`: values may have
+        been read from tables behind it."""
         self._epoch = epoch
         self._switch = switch
+        self._are_read_later = are_read_later
         self._found: set[bytes] = set()  # in the partitions before
         # In the present one. After partitions were added, the older records of a key may be in another one.
         self._here: set[bytes] = set()
@@ -51,7 +63,7 @@ class DivergedKeys:
 
     def take(self, key: bytes, value: bytes | None, published_ms: int) -> None:
         """Takes the next record, as JSON. Raises TooManyKeysError."""
-        if value is not None and not self._is_diverged(value):
+        if value is not None and not self.is_diverged(value):
             self.shared_ms = max(self.shared_ms, published_ms)
             self._here.discard(key)
             self._tombstones.clear()
@@ -73,30 +85,50 @@ class DivergedKeys:
         if self._bytes > BYTES_MAX or sum(map(len, sets)) > KEYS_MAX:
             raise TooManyKeysError
 
-    def _is_diverged(self, value: bytes) -> bool:
+    def is_diverged(self, value: bytes) -> bool | None:
+        """Says whether a record may come from what never happened; None if it does not name its place in the log."""
         at = value.rfind(_EPOCH)  # it stands behind the user's columns, so the last one is ours
         place = _PLACE.match(value, at) if at >= 0 else None
-        if place is None or int(place[1]) < self._epoch:
+        if place is None:
+            return None
+        if int(place[1]) < self._epoch:
             return False  # LSNs of earlier epochs mean nothing here; `has_shared` says that both branches have them
         if int(place[2]) >= self._switch:
             return True
         self.has_shared = True
-        return value.find(_FILLED, at) >= 0
+        return self._are_read_later and value.find(_FILLED, at) >= 0
 
 
-def read_diverged_keys(kafka: KafkaConfig, topic: str, epoch: int, switch: int) -> DivergedKeys:
-    """Reads the topic to the end that it has now. Raises TooManyKeysError, BrokerError, UnreachableError."""
-    found = DivergedKeys(epoch, switch)
-    for partition in _partitions(kafka, topic):
-        for key, value, published_ms in partition:
-            found.take(key, value, published_ms)
-        found.end_partition()
+def read_diverged_keys(
+    kafka: KafkaConfig, topic: str, epoch: int, switch: int, *, are_read_later: bool
+) -> DivergedKeys:
+    """Reads the topic to the end that it has now; the arguments are those of DivergedKeys. Raises TooManyKeysError,
+    BrokerError, UnreachableError."""
+    found = DivergedKeys(epoch, switch, are_read_later=are_read_later)
+    plain = record_reader(kafka).plain
+    with open_reader(kafka, settings={"queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX}) as reader:
+        for partition in reader.partitions(topic):
+            start = 0 if are_read_later else last_shared(reader, (topic, partition), found, plain)
+            for message in reader.read(topic, partition, start):
+                key = plain(message.key())
+                if key is not None:
+                    found.take(key, plain(message.value()), message.timestamp()[1])
+            found.end_partition()
     return found
 
 
-def _partitions(kafka: KafkaConfig, topic: str) -> Iterator[Iterator[tuple[bytes, bytes | None, int]]]:
-    plain = record_reader(kafka).plain
-    with open_reader(kafka, settings={"queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX}) as reader:
-        for number in reader.partitions(topic):
-            messages = reader.read(topic, number)
-            yield ((key, plain(m.value()), m.timestamp()[1]) for m in messages if (key := plain(m.key())) is not None)
+def last_shared(reader: TopicReader, place: PartitionId, found: DivergedKeys, plain: Plain) -> int:
+    """Returns the offset of a record of the common past, behind which there are few others of it; 0 if none is found.
+    Everything before it is of the common past, too."""
+    (topic, partition), step = place, STEP_FIRST
+    end = reader.end(topic, partition)
+    while step < end:
+        for message in reader.read(topic, partition, end - step, end):
+            value = plain(message.value())
+            is_diverged = None if value is None else found.is_diverged(value)
+            if is_diverged is False:
+                return message.offset() or 0
+            if is_diverged:
+                break
+        step *= STEP_FACTOR
+    return 0

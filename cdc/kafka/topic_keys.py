@@ -6,10 +6,11 @@ database, of which CACHE_KIBIBYTES are in memory and the rest in a file that dis
 """
 
 import queue
+import re
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Final
 
 import structlog
@@ -46,7 +47,7 @@ _BATCH_KEYS: Final = 2_000
 _JOIN_S: Final = 2.0
 
 _EPOCH: Final = b',"epoch":'
-_SEQ: Final = b',"seq":'
+_PLACE: Final = re.compile(rb',"epoch":(\d{1,10}),"seq":(\d{1,20}),')
 
 
 class _ClosedError(Exception):
@@ -183,12 +184,11 @@ def _note(live: sqlite3.Connection, rows: Mapping[bytes, bool]) -> None:
 
 def version_of(value: bytes) -> int:
     """Returns the version of a row record. It stands behind the user's columns, so the last match is ours."""
-    at = value.rfind(_EPOCH)
-    digits = value[at + len(_EPOCH) : at + len(_EPOCH) + 64].split(b",", 2)
-    with suppress(ValueError, IndexError):
-        if at >= 0 and digits[1].startswith(_SEQ[1:]):
-            return pack_version(int(digits[0]), int(digits[1][len(_SEQ) - 1 :]))
-    return 0  # not a record of capture: older than any version
+    place = _PLACE.match(value, max(value.rfind(_EPOCH), 0))
+    try:
+        return pack_version(int(place[1]), int(place[2])) if place is not None else 0
+    except ValueError:
+        return 0  # not a record of capture: older than any version
 
 
 def _paged(keys: Iterable[bytes]) -> Iterator[tuple[bytes, ...]]:

@@ -178,6 +178,9 @@ class PositionRecord(Record):
     # `resume_lsn` where only keepalives have moved that, and above it where values were read again from tables. 0: not
     # known (see `published_below`).
     published_lsn: U64 = 0
+    # No value of this epoch's records that was read again from a table is newer than the log at this LSN. null: not
+    # known (see `read_below`).
+    read_lsn: U64 | None = None
     checksum: int = 0
 
     @property
@@ -185,6 +188,11 @@ class PositionRecord(Record):
         """The LSN that a source's log must reach on the position's timeline to contain all that is published."""
         begun = self.partial.commit_lsn + 1 if self.partial is not None else 0
         return self.published_lsn or max(self.resume_lsn, begun)
+
+    @property
+    def read_below(self) -> int:
+        """The LSN below which the log has all that any value shows that was read again from a table."""
+        return self.published_below if self.read_lsn is None else self.read_lsn
 
     def sealed(self) -> Self:
         """Returns the record with its checksum."""

@@ -108,6 +108,7 @@ def follow(position: PositionRecord, now: Branch) -> PositionRecord:
             "seq": 0,
             "resume_lsn": min(position.resume_lsn, switch),
             "published_lsn": position.published_below,
+            "read_lsn": min(position.read_below, switch),
             "source": then.model_copy(update={"timeline": now.timeline, "branches": now.ended}),
         }
     )

@@ -3,6 +3,7 @@ or left over that never happened.
 
     python -m tests.faults.failover_campaign --minutes 30
     python -m tests.faults.failover_campaign --version 17 --cache
+    python -m tests.faults.failover_campaign --only twice --keep
 
 A primary with a synchronous and an asynchronous standby, under a load of 300 changes/s. An episode promotes in random
 order: after a planned shutdown, after a kill, twice in a row, back to the former primary, while all rows are read
@@ -13,6 +14,9 @@ After each promotion the load pauses, and a plain consumer's account of the topi
 change of the source published once, no row read again. Where the standby was behind, capture must be in state GAP with
 the range, and after healing no row is left that the new primary does not have. With `--cache` a cache must be equal,
 too.
+
+`--only` repeats one kind of promotion, to look for what is rare; each round says when the promotion, the first write
+after it, and the first published change came, and with `--keep` the logs stay.
 
 Each round is a line in `rounds.jsonl`, each episode one in `episodes.jsonl`; a run that is started again goes on behind
 the last episode, and prints a table of all rounds. The exit code is 1 where the 95th percentile is above its target.
@@ -26,6 +30,7 @@ import shutil
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +96,9 @@ class Rounds:
             assert (lost, phantoms, counts.again) == (0, 0, 0), f"{lost} lost, {phantoms} phantoms, {counts}"
             assert kind == "snapshot" or counts.read == 0, f"{counts.read} rows were read again"
         found = {"kind": kind, "version": self.version, "seconds": round(took_s, 2), "load_per_s": round(per_s)}
+        # How much of that time the server took to become a primary, and until something could be published.
+        found |= {"promoted": round(self.promotions.cluster.promoted_at - began, 2)}
+        found |= {"written": round(self.writer.connected_at - began, 2)}
         line = json.dumps(found | {"phantoms": phantoms, "again": counts.again, "read": counts.read})
         print(line, flush=True)
         with self.results.open("a", encoding="utf-8") as file:
@@ -127,8 +135,25 @@ class Rounds:
         assert held == rows, f"{list(held.items() ^ rows.items())[:5]} differ in the cache"
 
 
-def episode(seed: int, stack: Stack, folder: Path, version: int, *, has_cache: bool) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line says of the episodes."""
+
+    version: int
+    has_cache: bool
+    only: str | None  # this kind of promotion
+    keeps: bool  # the logs of capture and of the servers
+
+    def order(self, chance: random.Random) -> tuple[list[str], Sequence[str]]:
+        """Returns the exact promotions, and those behind which a gap is healed."""
+        if self.only is None:
+            return chance.sample(EXACT, len(EXACT)), BEHIND
+        return ([], [self.only] * len(BEHIND)) if self.only == "behind" else ([self.only] * len(EXACT), ())
+
+
+def episode(seed: int, stack: Stack, folder: Path, asked: Asked) -> dict[str, Any]:
     """Promotes in an order that the seed decides."""
+    version, has_cache = asked.version, asked.has_cache
     folder.mkdir(parents=True)
     endpoints = stack.start("kafka", *(["redis"] if has_cache else []))
     chance = random.Random(seed)
@@ -155,15 +180,25 @@ def episode(seed: int, stack: Stack, folder: Path, version: int, *, has_cache: b
         writer = resources.enter_context(Writer(servers.dsn()))
         promotions = Promotions(cluster, captured, published, chance)
         rounds = Rounds(captured, promotions, published, writer, job, folder.parent / ROUNDS, version)
-        for kind in chance.sample(EXACT, len(EXACT)):
+        if asked.keeps:
+            resources.callback(keep_logs, servers, folder)
+        exact, behind = asked.order(chance)
+        for kind in exact:
             rounds.run(kind)
         with writer.paused():
             captured.await_caught_up()
             report = captured.judge()
-        for kind in BEHIND:
+        for kind in behind:
             rounds.run(kind)
-    shutil.rmtree(folder)
+    if not asked.keeps:
+        shutil.rmtree(folder)
     return {"seed": seed, "version": version, "changes": len(report.changes)}
+
+
+def keep_logs(servers: StandbyServers, folder: Path) -> None:
+    """Copies the servers' logs beside those of capture."""
+    for server in servers.servers:
+        shutil.copy(server.instance.log, folder / f"{server.physical_slot}.log")
 
 
 def show(results: Path) -> bool:
@@ -194,14 +229,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--version", type=int, default=18)
     parser.add_argument("--cache", action="store_true")
-    asked, others = parser.parse_known_args()
+    parser.add_argument("--only", choices=sorted({*EXACT, *BEHIND}))
+    parser.add_argument("--keep", action="store_true")
+    given, others = parser.parse_known_args()
+    asked = Asked(given.version, given.cache, given.only, given.keep)
     folder = Path(".watershed/failover")
     others = ["--folder", str(folder), *others]
-    about = f"{__doc__}\n\nAlso: --version 17, --cache"
+    about = f"{__doc__}\n\nAlso: --version 17, --cache, --only KIND, --keep"
     code = run_episodes(
         about,
         folder.name,
-        lambda seed, stack, place: episode(seed, stack, place, asked.version, has_cache=asked.cache),
+        lambda seed, stack, place: episode(seed, stack, place, asked),
         arguments=others,
     )
     return int(not show(folder / ROUNDS)) or code

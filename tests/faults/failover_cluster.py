@@ -36,6 +36,7 @@ class Cluster:
     primary: PgServer = field(init=False)
     synchronous: PgServer = field(init=False)
     asynchronous: PgServer = field(init=False)
+    promoted_at: float = 0.0  # when the last promotion had ended, seconds since 1970
 
     def __post_init__(self) -> None:
         self.primary, self.synchronous, self.asynchronous = self.servers.servers
@@ -56,6 +57,7 @@ class Cluster:
         1970. The former primary is not running."""
         former, began = self.primary, time.time()
         self.synchronous.promote()
+        self.promoted_at = time.time()
         self.primary, self.synchronous, self.asynchronous = self.synchronous, self.asynchronous, former
         if self.synchronous.process is not None:
             self._follow(self.synchronous)
@@ -65,6 +67,7 @@ class Cluster:
         """After primary and synchronous standby have ended."""
         former, began = self.primary, time.time()
         self.asynchronous.promote()
+        self.promoted_at = time.time()
         self.primary, self.asynchronous = self.asynchronous, former
         return began
 

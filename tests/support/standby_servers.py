@@ -80,15 +80,17 @@ class PgServer:
         self.process = None
 
     def promote(self) -> None:
-        """Returns when it is a primary. The question may be cancelled, by what the standby still replays."""
+        """Returns when it is a primary. The questions may be cancelled, by what the standby still replays. None waits
+        on the server: its snapshot would stop the replay, and thereby the promotion, for max_standby_streaming_delay
+        (30 s) where log that removes row versions is still to be replayed."""
 
-        def is_primary() -> bool:
+        def says(question: LiteralString) -> bool:
             with suppress(psycopg.errors.SerializationFailure):
-                self.query("SELECT pg_promote(wait => true) WHERE pg_is_in_recovery()")
-                return not self.query("SELECT pg_is_in_recovery()")[0][0]
+                return bool(self.query(question)[0][0])
             return False
 
-        eventually(is_primary, 60.0, "the standby is promoted")
+        eventually(lambda: says("SELECT pg_promote(wait => false)"), 60.0, "the standby is asked")
+        eventually(lambda: says("SELECT NOT pg_is_in_recovery()"), 60.0, "the standby is promoted")
 
     def make_standby_of(self, primary: "PgServer", application: str = "") -> None:
         """Copies the primary, into this place, and starts. Whatever was here is gone."""
@@ -202,6 +204,7 @@ class Writer:
         self._writing = threading.Lock()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.count = 0
+        self.connected_at = 0.0  # when the last connection had written something, seconds since 1970
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -222,6 +225,9 @@ class Writer:
             try:
                 with psycopg.connect(self._dsn, autocommit=True) as connection:
                     due = time.monotonic()
+                    with self._writing:
+                        self._write(connection)
+                    self.connected_at = time.time()
                     while not self._is_over.wait(max(due - time.monotonic(), 0.0)):
                         with self._writing:
                             self._write(connection)

@@ -177,6 +177,15 @@ def test_only_what_comes_from_the_source_moves_the_lsn_below_which_everything_is
     assert published(replace(whole, resume_lsn=Lsn(1_300))) == 1_200
 
 
+def test_the_position_says_up_to_where_values_were_read_from_tables_also_in_the_next_session() -> None:
+    first = Publisher(replace(SCHEMA_HISTORY, published_lsn=800), LIMITS)
+    assert (first.position(STATE).read_lsn, first.position(STATE).read_below) == (0, 0)
+    first.on_read(1_200)
+    first.on_read(1_100)
+    assert first.position(STATE).read_below == 1_200
+    assert Publisher(replace(SCHEMA_HISTORY, read_lsn=1_200), LIMITS).position(STATE).read_below == 1_200
+
+
 def replace_commit(lsn: int) -> PartialTransaction:
     return PartialTransaction(commit_lsn=lsn, xid=8, next_index=1)
 

@@ -140,22 +140,22 @@ def record(lsn: int) -> bytes:
 
 def test_keys_count_only_if_the_epoch_began_before_the_branches_part(monkeypatch: pytest.MonkeyPatch) -> None:
     def keys(*records: tuple[bytes, int]) -> dict[TableId, tuple[str, ...]] | None:
-        found = DivergedKeys(EPOCH, SWITCH)
+        found = DivergedKeys(EPOCH, SWITCH, are_read_later=True)
         for key, lsn in records:
             found.take(key, record(lsn), time.time_ns() // 1_000_000)
         found.end_partition()
-        monkeypatch.setattr(diverged_heal, "read_diverged_keys", lambda *_: found)
-        return healing()._keys([SCHEMA], EPOCH, SWITCH, DAY_S)
+        monkeypatch.setattr(diverged_heal, "read_diverged_keys", lambda *_, **__: found)
+        return healing()._keys([SCHEMA], POSITION, SWITCH, DAY_S)
 
     assert keys((b'{"id":1}', 10), (b'{"id":2}', 2_000)) == {SCHEMA.table: ('{"id":2}',)}
     assert keys((b'{"id":2}', 2_000)) is None
     assert keys((b'{"id":1}', 10), (b"no key of the table", 2_000)) is None
 
-    def refuse(*_: object) -> DivergedKeys:
+    def refuse(*_: object, **__: object) -> DivergedKeys:
         raise TooManyKeysError
 
     monkeypatch.setattr(diverged_heal, "read_diverged_keys", refuse)
-    assert healing()._keys([SCHEMA], EPOCH, SWITCH, DAY_S) is None
+    assert healing()._keys([SCHEMA], POSITION, SWITCH, DAY_S) is None
 
 
 @pytest.mark.promise(2)
@@ -165,12 +165,12 @@ def test_a_delete_that_never_happened_may_be_gone_from_the_topic(
 ) -> None:
     """Somebody heals on Monday what was lost on Friday: the tombstone was compacted away, and nothing in the topic
     names the row that the table has."""
-    found, now_ms = DivergedKeys(EPOCH, SWITCH), time.time_ns() // 1_000_000
+    found, now_ms = DivergedKeys(EPOCH, SWITCH, are_read_later=True), time.time_ns() // 1_000_000
     for key, lsn, hours_ago in ((b'{"id":1}', 10, hours + 50), (b'{"id":1}', 20, hours), (b'{"id":2}', 2_000, 0)):
         found.take(key, record(lsn), now_ms - hours_ago * 3_600_000)
     found.end_partition()
-    monkeypatch.setattr(diverged_heal, "read_diverged_keys", lambda *_: found)
-    assert (healing()._keys([SCHEMA], EPOCH, SWITCH, DAY_S) is not None) is is_healed
+    monkeypatch.setattr(diverged_heal, "read_diverged_keys", lambda *_, **__: found)
+    assert (healing()._keys([SCHEMA], POSITION, SWITCH, DAY_S) is not None) is is_healed
 
 
 def snapshot_of(*keys: str) -> TopicRecord:
@@ -182,3 +182,18 @@ def test_a_snapshot_of_no_rows_is_done() -> None:
     some = SnapshotRecord.decode(snapshot_of('{"id":2}').value or b"", "state")
     assert (none.status, none.owes, none.request) == ("done", "", "epoch 5")
     assert (some.status, some.owes, some.keys) == ("running", diverged_heal.OWES, ('{"id":2}',))
+
+
+@pytest.mark.parametrize(("read_lsn", "is_whole"), [(None, True), (0, False), (SWITCH, False), (SWITCH + 1, True)])
+def test_whole_topics_are_read_where_values_were_read_from_tables_behind_the_switch(
+    monkeypatch: pytest.MonkeyPatch, read_lsn: int | None, is_whole: bool
+) -> None:
+    asked: list[bool] = []
+
+    def read(*_: object, are_read_later: bool) -> DivergedKeys:
+        asked.append(are_read_later)
+        return DivergedKeys(EPOCH, SWITCH, are_read_later=are_read_later)
+
+    monkeypatch.setattr(diverged_heal, "read_diverged_keys", read)
+    healing()._keys([SCHEMA], POSITION.model_copy(update={"read_lsn": read_lsn}), SWITCH, DAY_S)
+    assert asked == [is_whole]

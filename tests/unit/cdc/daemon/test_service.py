@@ -44,16 +44,30 @@ def test_delays_double_up_to_a_limit_and_begin_again_behind_a_session_that_laste
     delays = []
     for _ in range(8):
         backoff.begin()
-        delays.append(backoff.next_s())
+        delays.append(backoff.next_s("gone"))
     assert delays == [RETRY_S_FIRST * 2**n for n in range(6)] + [RETRY_S_MAX] * 2
     backoff.begin()
     clock.now += RETRY_S_MAX + 1
-    assert backoff.next_s() == RETRY_S_FIRST
+    assert backoff.next_s("gone") == RETRY_S_FIRST
+
+
+def test_another_cause_begins_again_with_a_short_delay_but_only_once() -> None:
+    backoff = Backoff(Clock())
+    for port in range(7):
+        backoff.next_s(f"connection to port {5430 + port} refused (0/{port:X}AB)")
+    assert backoff.next_s("the database system is starting up") == RETRY_S_FIRST
+    assert [backoff.next_s(cause) for cause in ("a standby", "a", "connection to port 1 refused (0/1)", "a")] == [
+        RETRY_S_FIRST,
+        RETRY_S_FIRST,
+        RETRY_S_FIRST * 2,
+        RETRY_S_FIRST * 4,
+    ]
+    assert max(backoff.next_s(letter) for letter in "bcdfghijklmnopqrstuvwxyz" * 2) == RETRY_S_MAX
 
 
 def test_with_several_servers_they_stay_short() -> None:
     backoff = Backoff(Clock(), RETRY_S_OF_SEVERAL)
-    assert max(backoff.next_s() for _ in range(9)) == RETRY_S_OF_SEVERAL <= 1.0
+    assert max(backoff.next_s("gone") for _ in range(9)) == RETRY_S_OF_SEVERAL <= 1.0
 
 
 class Sessions(Service):

@@ -108,6 +108,7 @@ def test_a_promoted_server_that_has_everything_is_followed(before: PositionRecor
     assert (after.source.timeline, after.source.branches) == (now.timeline, now.ended)
     assert after.partial == before.partial
     assert after.published_lsn == after.published_below == before.published_below <= (parting(before.source, now) or 0)
+    assert after.read_below <= after.published_lsn, "nothing that was read again is newer"
     assert start_lsn(before, now) == resume
     assert follow(after, now) == after
 
