@@ -1,10 +1,10 @@
 """The end of a Kafka transaction, and the content of its position record. Pure.
 
 Many small PostgreSQL transactions share a Kafka transaction. It ends when no more input is available and some
-milliseconds have passed since the last one ended, so that an idle system has low latency; or at a limit of rows, bytes
-or time, so that a busy one commits rarely. It ends where a PostgreSQL transaction ends. It ends within one only if that
-transaction's own records exceed the limit of rows or bytes, so `read_committed` readers never see half of a transaction
-that fits.
+milliseconds have passed since the last one ended (see `pause_s`), so that latency is low while there is little load; or
+at a limit of rows, bytes or time, so that a busy system commits rarely. It ends where a PostgreSQL transaction ends. It
+ends within one only if that transaction's own records exceed the limit of rows or bytes, so `read_committed` readers
+never see half of a transaction that fits.
 """
 
 from collections import Counter
@@ -22,6 +22,18 @@ _TOPIC: Final = itemgetter(TopicRecord._fields.index("topic"))
 END_S_MAX: Final = 30.0
 """Seconds that a Kafka transaction waits for the end of an open PostgreSQL transaction of which nothing more arrives.
 The brokers abort a transaction that is open for longer than its timeout."""
+PAUSE_S_MIN: Final = 0.005
+PAUSE_S_MAX: Final = 0.020
+PAUSE_S_PER_ROW: Final = 0.0002
+"""At 5,000 rows/s and more this makes the longest pause, because then a row waits for a share of it only."""
+
+
+def pause_s(rows: int, commit_s: float) -> float:
+    """Returns the seconds from the end of a Kafka transaction of so many rows to the next one's, if neither is full.
+    `commit_s`: how long its commit took. While few rows come, a row's latency is mostly this pause, and the loop has
+    time for commits. The more come, the more a commit costs that makes none of them much earlier. Commits take half of
+    the time at most, as long as the pause is not the longest one."""
+    return min(max(PAUSE_S_MIN, commit_s, rows * PAUSE_S_PER_ROW), PAUSE_S_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +76,7 @@ class Publisher:
         self._begun_rows = 0  # those of the PostgreSQL transaction that is being received
         self._begun_bytes = 0
         self._opened_at: float | None = None
-        self._ended_at = float("-inf")  # monotonic seconds
+        self._next_end_at = float("-inf")  # monotonic seconds, see `wait_s`
         self._is_split = False  # part of the open PostgreSQL transaction is in an earlier Kafka transaction
         self._published_lsn = constants.published_lsn
         self._read_lsn = constants.read_lsn  # end of the log when values were last read again from tables
@@ -129,14 +141,16 @@ class Publisher:
         """Returns the seconds that the open Kafka transaction still waits for more records although no input is
         available. The first one after a pause does not wait; under load, a commit costs brokers and readers as much as
         dozens of records."""
-        return self._ended_at + self._limits.transaction_time_ms_min / 1000 - now
+        return self._next_end_at - now
 
     def _is_full(self, rows: int, size: int) -> bool:
         return rows >= self._limits.transaction_rows_max or size >= self._limits.transaction_bytes_max
 
-    def on_committed(self, now: float = float("-inf"), *, is_begun: bool = False) -> None:
-        """The Kafka transaction has ended. `now`: monotonic seconds. `is_begun`: within a PostgreSQL transaction."""
-        self._ended_at = now
+    def on_committed(self, now: float = float("-inf"), *, commit_s: float = 0.0, is_begun: bool = False) -> None:
+        """The Kafka transaction has ended. `now`: monotonic seconds. `commit_s`: how long its commit took. `is_begun`:
+        within a PostgreSQL transaction."""
+        pause_ms = self._limits.transaction_time_ms_min
+        self._next_end_at = now + (pause_s(self._rows, commit_s) if pause_ms is None else pause_ms / 1000)
         self._rows = self._bytes = self._begun_rows = self._begun_bytes = 0
         self._opened_at = None
         self._has_content = False

@@ -257,7 +257,8 @@ class Capture:
         self._probe("kafka.after-commit")
         if state.partial is not None:
             self._probe("transaction.part-committed")
-        self._publisher.on_committed(self._clock.monotonic(), is_begun=state.partial is not None)
+        now = self._clock.monotonic()
+        self._publisher.on_committed(now, commit_s=now - begun_s, is_begun=state.partial is not None)
         self._snapshots.on_committed()
         self._position_at = self._clock.monotonic()
         self._committed, self._produced_committed = state, self._produced

@@ -270,11 +270,11 @@ OnUnpublishable = Literal["stop", "dead_letter", "skip"]
 class CaptureConfig(Section):
     """Limits of the capture process. A Kafka transaction ends when the input runs dry, at least
     `transaction_time_ms_min` after the last one ended, or at one of the limits; inside a transaction of the source only
-    at those of rows and bytes."""
+    at those of rows and bytes. Without `transaction_time_ms_min` it is 5 to 20 ms, by the load."""
 
     transaction_rows_max: Annotated[int, Field(ge=1)] = 50_000
     transaction_bytes_max: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
-    transaction_time_ms_min: Annotated[int, Field(ge=0, le=10_000)] = 20
+    transaction_time_ms_min: Annotated[int, Field(ge=0, le=10_000)] | None = None  # None: by the load
     transaction_time_ms_max: Annotated[int, Field(ge=1)] = 500
     idle_position_s: Annotated[float, Field(gt=0)] = 1.0  # how often an idle source's position is recorded
     progress_interval_ms: Annotated[int, Field(ge=10)] = 250

@@ -44,12 +44,38 @@ def test_under_load_it_stays_open_for_a_while_after_the_last_one_ended(publisher
     publisher.on_produced(records(1), now=10.0)
     assert publisher.is_due(10.0, is_dry=True)  # the first after a pause waits for nothing
     publisher.on_committed(10.0)
-    publisher.on_produced(records(1), now=10.005)
-    assert not publisher.is_due(10.005, is_dry=True)
-    assert publisher.wait_s(10.005) == pytest.approx(0.015)
-    assert publisher.is_due(10.0201, is_dry=True)
-    publisher.on_produced(records(2), now=10.006)
-    assert publisher.is_due(10.006, is_dry=False)  # rows end it at any time
+    publisher.on_produced(records(1), now=10.004)
+    assert not publisher.is_due(10.004, is_dry=True)
+    assert publisher.wait_s(10.004) == pytest.approx(0.001)
+    assert publisher.is_due(10.0051, is_dry=True)
+    publisher.on_produced(records(2), now=10.004)
+    assert publisher.is_due(10.004, is_dry=False)  # rows end it at any time
+
+
+@pytest.mark.parametrize(
+    ("rows", "commit_s", "expected"),
+    [
+        (1, 0.001, 0.005),  # little load: rows wait for the pause, mostly
+        (50, 0.001, 0.010),
+        (100, 0.001, 0.020),  # throughput counts
+        (50_000, 0.001, 0.020),
+        (1, 0.012, 0.012),  # commits don't take more than half of the time
+        (1, 3.0, 0.020),
+    ],
+)
+def test_the_pause_between_two_ends_grows_with_the_load(rows: int, commit_s: float, expected: float) -> None:
+    publisher = Publisher(SCHEMA_HISTORY, CaptureConfig())
+    publisher.on_produced(records(rows), now=10.0)
+    publisher.on_committed(10.0, commit_s=commit_s)
+    assert publisher.wait_s(10.0) == pytest.approx(expected)
+
+
+def test_a_configured_pause_is_that_at_every_load() -> None:
+    publisher = Publisher(SCHEMA_HISTORY, CaptureConfig(transaction_time_ms_min=30))
+    for rows, commit_s in (1, 0.001), (50_000, 3.0):
+        publisher.on_produced(records(rows), now=10.0)
+        publisher.on_committed(10.0, commit_s=commit_s)
+        assert publisher.wait_s(10.0) == pytest.approx(0.030)
 
 
 def test_rows_end_it(publisher: Publisher) -> None:
