@@ -10,7 +10,7 @@ from cdc.model.sink_records import SinkRecord
 from sinks.errors import RefusedError
 from sinks.schema_history import SchemaHistory
 from sinks.shaping.table import TableShape
-from spark_jobs.generations import former_mappings, reshaped_tables
+from spark_jobs.generations import changed_functions, former_mappings, reshaped_tables
 from spark_jobs.starting import INCLUDED, RESHAPED, included_again
 
 UP_TO_DATE: Final = "until it is complete, readers see the former rows, which are kept up to date"
@@ -33,10 +33,23 @@ class BuildPlan:
     readers: str  # what they see meanwhile
     kept: int  # how many other tables stay as they are
     needs_space: bool  # the new rows are beside the former ones for a while
+    functions: tuple[str, ...] = ()  # of which the rows were written with another version than is installed here
+
+    @property
+    def start_again(self) -> str:
+        """Returns why a running sink does not do this after a reload; "" if it does."""
+        if not self.functions:
+            return ""
+        names = " and ".join(self.functions)
+        return (
+            f"another version of function {names} is installed: a running sink keeps the one that it has imported, "
+            "whatever it reloads, and builds when its process is started again"
+        )
 
     def __str__(self) -> str:
         kept = f"; {self.kept} other tables stay as they are" if self.kept else ""
-        return f"builds {', '.join(map(str, self.tables))} again ({self.reason}): {self.readers}{kept}"
+        again = f"; {self.start_again}" if self.functions else ""
+        return f"builds {', '.join(map(str, self.tables))} again ({self.reason}): {self.readers}{kept}{again}"
 
 
 def build_plan(
@@ -67,7 +80,8 @@ def build_plan(
         is_fed = bool(former) and fits(sink, section.with_mappings(former), held)
         readers = UP_TO_DATE if is_fed else f"{NOT_WRITTEN}{UNUSABLE}"
         tables = sorted(history.newest.table for history in held) if section.is_transactional else tables
-    return BuildPlan(sink, tuple(tables), reason, readers, len(held) - len(tables), needs_space)
+    functions = tuple(sorted(changed_functions(section, reshaped, last, known)))
+    return BuildPlan(sink, tuple(tables), reason, readers, len(held) - len(tables), needs_space, functions)
 
 
 def fits(sink: str, section: StoreConfig, schema_histories: Iterable[SchemaHistory]) -> bool:

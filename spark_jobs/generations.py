@@ -123,6 +123,25 @@ def former_mappings(
     return found
 
 
+def changed_functions(
+    section: StoredTables, tables: Iterable[TableId], last: SinkRecord, known: Mapping[str, str]
+) -> set[str]:
+    """Returns the functions of which the rows of these tables were written with another version than is imported here,
+    as far as that is known. See former_mappings."""
+    found = set()
+    for table in tables:
+        now, fingerprint = section.mapped(table)[1], last.mappings.get(str(table))
+        if now.function is None or fingerprint is None:
+            continue
+        try:
+            former = TableMapping.parsed(known[fingerprint], now.mask)
+            if former.function == now.function and former.fingerprint() != fingerprint:
+                found.add(now.function)
+        except (KeyError, ValueError, ConfigError):
+            continue
+    return found
+
+
 def recorded_mappings(section: StoredTables, tables: Collection[TableId], earlier: Mapping[str, str]) -> dict[str, str]:
     """Returns the fingerprints for the sink's record. A table that the sink does not hold now keeps its `earlier` one:
     rows of that form may still be in the store when the table is included again."""

@@ -10,6 +10,7 @@ import structlog
 from cdc.config.config_file import Config
 from cdc.config.stores import sink_config
 from cdc.model.errors import ConfigError, WatershedError
+from sinks.shaping.functions.versions import installed_versions
 
 log = structlog.get_logger(__name__)
 
@@ -65,8 +66,30 @@ class SinksFile:
                 for name in changed:
                     self._of[name] = SinkConfig(self._of[name].number + 1, now)
                 log.info("configuration read again", sinks=" ".join(changed) or "nothing has changed for sinks")
+                self._look_at_functions()
                 return
         log.error("the configuration was not taken up", error=problem, next=hint)
+
+    def _look_at_functions(self) -> None:
+        """Says which functions were installed again: this process goes on with the code that it has imported."""
+        try:
+            used = {name: one.config.sinks[name].function_versions for name, one in self._of.items()}
+            if not (imported := {function: at for versions in used.values() for function, at in versions.items()}):
+                return
+            installed = installed_versions(imported)
+        except WatershedError as error:
+            log.warning("functions of mappings can't be looked at", error=error.message, next=error.hint)
+            return
+        for function, version in imported.items():
+            if installed[function] != version:
+                log.warning(
+                    f"another version of function {function} is installed: this process keeps the one that it has "
+                    "imported",
+                    imported=version,
+                    installed=installed[function],
+                    sinks=" ".join(name for name, versions in used.items() if function in versions),
+                    next="start the sinks again: they then build the tables that use it",
+                )
 
     def _changed(self, now: Config) -> list[str]:
         """Returns the sinks whose section differs. Raises ConfigError for what can't change now."""

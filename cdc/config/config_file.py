@@ -171,9 +171,22 @@ def load_config(path: Path) -> Config:
     return load(Config, path, sections, _describe)
 
 
+_ONE_STORE: Final = (
+    "a sink writes to one store: give each store a section of its own below sinks, with the tables, or the rows by "
+    "`mapping.<table>.where`, that it holds"
+)
+_HOSTS: Final = "; several hosts of one search cluster are one text, separated by commas"
+
+
 def _describe(error: Any) -> str:
     """Below a sink, pydantic's place also contains the type, which is not a key."""
     parts = error["loc"]
+    if parts[:1] == ("sinks",):
+        match error["type"], parts[-1]:
+            case "string_type", "url":
+                error = error | {"msg": f"one text is needed: {_ONE_STORE}{_HOSTS}"}
+            case "extra_forbidden", "target" | "targets" | "urls" | "stores":
+                error = error | {"type": "several", "msg": f"unknown key: {_ONE_STORE}"}
     types = [*SINK_TYPES, "topic"] if parts[:1] == ("views",) else SINK_TYPES
     if error["type"] == "union_tag_invalid":
         error = error | {"msg": f"type is one of {', '.join(types)}"}

@@ -33,7 +33,8 @@ def reload(
         raise WatershedError(f"refused: {answer.message}", answer.next)
     if as_json:
         filled = {plan.sink: list(map(str, plan.tables)) for plan in plans}
-        typer.echo(json.dumps({"answer": answer.message, "filled_again": filled}))
+        start = {plan.sink: plan.start_again for plan in plans if plan.functions}
+        typer.echo(json.dumps({"answer": answer.message, "filled_again": filled, "start_again": start}))
         return
     typer.echo(answer.message)
     for plan in plans:

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cdc.model.errors import ConnectionLost, GapError, NotInTimeError, UnreachableError, WatershedError
 from watershed.client.applied import WaitError
@@ -33,6 +35,24 @@ _CODES: Final[Mapping[type[WatershedError], int]] = {
     ConnectionLost: 503,
     NotInTimeError: 503,
 }
+
+
+class NotKept:
+    """Has browsers and proxies keep no answer that does not say otherwise, and guess no other type of one: answers have
+    values of rows. ASGI middleware."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.setdefault("Cache-Control", "no-store")
+                headers.setdefault("X-Content-Type-Options", "nosniff")
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
 
 
 def json_answer(model: BaseModel, code: int = 200) -> Response:

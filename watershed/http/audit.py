@@ -34,6 +34,7 @@ WRITE_S_MAX: Final = 25.0  # above that of a single record
 READ_S_MAX: Final = 20.0
 RESULT_CHARS_MAX: Final = 1_000
 PATH_CHARS_MAX: Final = 300
+ACTION_CHARS_MAX: Final = 100
 WARNING_PAUSE_S: Final = 10.0
 UNFINISHED: Final = "not known: it is under way, or the process ended before its end"
 
@@ -57,6 +58,8 @@ class Audit:
         self._read = read
         self._warned_s = float("-inf")
         self._writes = BoundedWork("writing the audit record", 2, WRITE_S_MAX)
+        # Apart: whoever is refused again and again must not keep an operator's record from being written.
+        self._refusals = BoundedWork("writing the audit record", 1, WRITE_S_MAX)
         self._reads = BoundedWork("reading the audit records", 1, READ_S_MAX)
 
     @classmethod
@@ -80,16 +83,19 @@ class Audit:
 
     async def end(self, entry: "Entry", result: str) -> None:
         """Records what became of it. What can't be written is in the log."""
+        await self._end(entry, result, self._writes)
+
+    async def _end(self, entry: "Entry", result: str, work: BoundedWork) -> None:
         identity, record = entry
         ended = record.model_copy(update={"result": result[:RESULT_CHARS_MAX]})
         try:
-            await self._writes.run(partial(self._write, identity, ended))
+            await work.run(partial(self._write, identity, ended))
         except WatershedError as error:
             self._warn(ended, error)
 
     async def refused(self, request: Request, action: str, result: str) -> None:
         """Records a request that was refused: by its result alone."""
-        await self.end(_entry(request, action, {}), result)
+        await self._end(_entry(request, action, {}), result, self._refusals)
 
     def note(self, record: AuditRecord) -> None:
         """Records what has ended by itself. Called in a thread. What can't be written is in the log."""
@@ -132,7 +138,7 @@ def _entry(request: Request, action: str, arguments: Mapping[str, Any]) -> Entry
         who=caller.name,
         role=caller.role,
         address=request.client.host if request.client else "",
-        action=action,
+        action=action[:ACTION_CHARS_MAX],  # of a refused request this is its path
         path=request.url.path[:PATH_CHARS_MAX],
         arguments=dict(arguments),
     )

@@ -97,7 +97,8 @@ class OpenId:
             raise RefusedTokenError(f"the token is refused: algorithm {str(header.get('alg'))[:20]!r}", hint)
         kid = header.get("kid")
         age_s = self._clock() - self._read_at
-        if age_s > KEYS_S or self._found(kid) is None:
+        is_asked = self._reading.locked() and age_s <= KEYS_S_MAX  # another request does that, and may wait for long
+        if self._found(kid) is None or (age_s > KEYS_S and not is_asked):
             await self._read_again(kid)
         if (key := self._found(kid)) is None:
             raise RefusedTokenError("the token is refused: no key of the issuer has made it", "log in again")
@@ -113,13 +114,14 @@ class OpenId:
         can't be read."""
         async with self._reading:
             if self._clock() - self._tried_at >= COOLDOWN_S:
-                self._tried_at = self._clock()
                 try:
                     self._keys = await self._work.run(self._read)
                     self._read_at, self._failure = self._clock(), None
                 except WatershedError as error:
                     self._failure = error
                     log.warning("the keys of http.oidc.issuer can't be read", error=error.message)
+                finally:  # not before: each of the waiting requests would try a provider again that does not answer
+                    self._tried_at = self._clock()
             is_known = self._found(kid) is not None and self._clock() - self._read_at <= KEYS_S_MAX
             if self._failure is not None and not is_known:
                 raise self._failure

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -110,7 +110,10 @@ class Operations:
         async def operate(request: Request) -> Response:
             if caller_of(request).role != "operate":  # CheckedAccess has refused it already
                 return failure(403, "this needs a user with role operate", "configure http.users")
-            wanted = await _wanted(request, operation.wanted)
+            try:
+                wanted = await _wanted(request, operation.wanted)
+            except ClientDisconnect:
+                wanted = failure(400, "the client left before the end of its request", _EXAMPLE)
             if isinstance(wanted, Response):
                 await self.audit.refused(request, operation.action, result_of(wanted))
                 return wanted
@@ -165,8 +168,16 @@ async def _wanted(request: Request, model: type[Wanted]) -> Wanted | Response:
         first = error.errors(include_input=False, include_url=False, include_context=False)[0]
         where = ".".join(map(str, first["loc"])) or "the body"
         return failure(400, f"{where}: {first['msg']}", _EXAMPLE)
+    if _has_null(wanted.model_dump()):
+        return failure(400, "the body has a character NUL, which PostgreSQL's texts can't have", _EXAMPLE)
     reason = wanted.refusal()
     return failure(400, reason, "/openapi.json has what each operation takes") if reason else wanted
+
+
+def _has_null(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_null, value.values()))
+    return any(map(_has_null, value)) if isinstance(value, list | tuple) else isinstance(value, str) and "\0" in value
 
 
 async def _body(request: Request) -> bytes | None:

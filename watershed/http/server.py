@@ -20,6 +20,7 @@ from watershed.client.dead_letters import read_dead_letters
 from watershed.client.pipeline_watch import FollowedPositions
 from watershed.client.source_reader import PostgresSourceReader
 from watershed.http.access import CheckedAccess
+from watershed.http.answers import NotKept
 from watershed.http.audit import Audit
 from watershed.http.certificate import Certificate
 from watershed.http.change_streams import ChangeStreams, following
@@ -121,9 +122,10 @@ def http_server(app: ASGIApp, http: HttpConfig, audit: Audit | None = None) -> u
     certificate that can't be used.
     """
     certificate = None if http.tls is None else Certificate(http.tls)
+    checked = CheckedAccess(app, http, None if audit is None else audit.refused)
     return uvicorn.Server(
         uvicorn.Config(
-            CheckedHost(CheckedAccess(app, http, None if audit is None else audit.refused), KnownHosts(http)),
+            NotKept(CheckedHost(checked, KnownHosts(http))),
             ssl_context_factory=None if certificate is None else lambda _, __: certificate.context,
             log_config=None,
             access_log=False,

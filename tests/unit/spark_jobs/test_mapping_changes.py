@@ -27,6 +27,7 @@ from spark_jobs.serving import ServingThread, SinkFile
 from spark_jobs.sink_thread import PipelineConnections
 from spark_jobs.sinks_file import SinkConfig
 from spark_jobs.starting import first_position, has_lost_writes, of_tables, parse_position, with_adopted
+from tests.support.functions import install
 from tests.support.sink_job import write_config
 from tests.unit.spark_jobs.records import schema
 
@@ -157,6 +158,21 @@ def test_what_will_be_built_and_what_readers_see_is_said_before() -> None:
     )
     included = build_plan("s", section(), HISTORIES.values(), record(section(), excluded=("public.b",)), {})
     assert included is not None and (included.tables, included.kept) == ((A, B), 0)
+
+
+def test_another_version_of_a_function_is_said_to_need_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"label": "functions_of_tests:LABEL"}
+    install(tmp_path / "packages", monkeypatch, names)
+    before = section(a={"function": "label"})
+    marks, texts = record(before), known(before)
+    assert build_plan("search", before, HISTORIES.values(), marks, texts) is None
+    for now in (section(a={"function": "label", "where": "id > 3"}), section(a=RENAMED)):  # a reload takes these up
+        plan = build_plan("search", now, HISTORIES.values(), marks, texts)
+        assert plan is not None and (plan.functions, plan.start_again) == ((), "")
+    install(tmp_path / "packages", monkeypatch, {"label": "functions_of_tests:CHANGED"})
+    plan = build_plan("search", before, HISTORIES.values(), marks, texts)
+    assert plan is not None and plan.functions == ("label",)
+    assert "when its process is started again" in str(plan)
 
 
 def test_a_store_without_a_second_place_is_said_to_lack_rows() -> None:

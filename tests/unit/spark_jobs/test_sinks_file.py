@@ -8,6 +8,7 @@ import pytest
 from cdc.config.config_file import Config, load_config
 from cdc.model.errors import ConfigError
 from spark_jobs.sinks_file import SinksFile
+from tests.support.functions import install
 from tests.support.sink_job import write_config
 
 CACHE: dict[str, Any] = {"url": "redis://c"}
@@ -74,6 +75,27 @@ def test_a_mistake_in_the_file_leaves_the_configuration_in_force(file: File, cap
     file.sinks.reload()
     assert file.numbers == (0, 0)
     assert "sinks.cache.url: missing: the configuration in force stays" in "".join(capfd.readouterr())
+
+
+def test_a_function_that_was_installed_again_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    packages = tmp_path / "packages"
+    install(packages, monkeypatch, {"label": "functions_of_tests:LABEL"})
+    used = CACHE | {"mapping": {"public.customers": {"function": "label"}}}
+    now = load_config(write_config(tmp_path, "127.0.0.1:1", "shop", {"cache": used}))
+    sinks = SinksFile(now, ["cache"], lambda: now)
+    sinks.reload()
+    assert "another version of function" not in "".join(capfd.readouterr())
+    described = packages / "functions_of_tests-0.1.0.dist-info" / "entry_points.txt"
+    described.write_text(described.read_text().replace("LABEL", "CHANGED"))
+    sinks.reload()
+    said = "".join(capfd.readouterr())
+    assert "another version of function label is installed" in said and "start the sinks again" in said
+    assert sinks.of("cache").number == 0
+    described.write_text("")
+    sinks.reload()
+    assert "there is no function label" in "".join(capfd.readouterr())
 
 
 def test_several_sinks_obey_one_request_once(file: File) -> None:

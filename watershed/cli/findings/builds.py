@@ -22,6 +22,11 @@ NEXT: Final = (
     "configuration of the sink"
 )
 
+NEXT_START: Final = (
+    "start the process of the sink again (cdc sink run): cdc reload does not import functions again; to do without it, "
+    "install the former version of the function"
+)
+
 
 def build_findings(config: Config) -> Iterator[Finding]:
     """Yields a finding for each sink that will build tables again, with the space that it needs."""
@@ -35,7 +40,9 @@ def build_findings(config: Config) -> Iterator[Finding]:
     except WatershedError:
         return  # servers that do not answer are findings already
     for plan in plans:
-        yield Finding(f"sink {plan.sink}", "warn", f"{plan}{_space(plan, sizes)}", NEXT)
+        yield Finding(
+            f"sink {plan.sink}", "warn", f"{plan}{_space(plan, sizes)}", NEXT_START if plan.functions else NEXT
+        )
 
 
 def build_plans(config: Config, schemas: Mapping[TableId, TableSchema]) -> list[BuildPlan]:

@@ -46,6 +46,22 @@ def test_the_nearest_key_is_named(tmp_path: Path, path: str, value: object, repo
     assert reported in refusal(tmp_path, changed(path, value))
 
 
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("search", "url", ["http://a:9200", "http://b:9200"]),
+        ("cache", "urls", ["redis://a", "redis://b"]),
+        ("sql", "targets", [{"url": "sqlite:////a.db"}, {"url": "sqlite:////b.db"}]),
+    ],
+)
+def test_a_sink_with_several_targets_is_told_what_to_write_instead(
+    tmp_path: Path, kind: str, key: str, value: object
+) -> None:
+    said = refusal(tmp_path, changed("sinks.users", {"type": kind, key: value}))
+    assert f"sinks.users.{key}: " in said and "a sink writes to one store: give each store a section of its own" in said
+    assert ("separated by commas" in said) == (key == "url")
+
+
 def test_a_type_that_is_left_out_does_not_hide_the_keys_of_a_store() -> None:
     assert "key_prefix" in keys_at(Config, ["sinks", "users", "cache"])
     assert "index_prefix" not in keys_at(Config, ["sinks", "users", "cache"])

@@ -114,6 +114,13 @@ def test_probes_and_the_consoles_files_are_open(port: int) -> None:
         assert ask(port, path)[0] == 404
 
 
+def test_answers_are_kept_nowhere(port: int) -> None:
+    for path, token in (("/v1/status", READ), ("/v1/status", None), ("/healthz", None), ("/v1/none", READ)):
+        headers = ask(port, path, token)[2]
+        assert (headers["cache-control"], headers["x-content-type-options"]) == ("no-store", "nosniff"), path
+    assert ask(port, "/console/app.js")[2]["cache-control"] == "no-cache", "is asked for by its ETag"
+
+
 def test_what_is_open_is_an_option() -> None:
     with running(http_server(app(), HttpConfig(users=USERS, open=("metrics",)))) as made:
         assert ask(made, "/metrics")[0] == ask(made, "/healthz")[0] == 200, "an orchestrator would restart the process"

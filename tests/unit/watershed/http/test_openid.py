@@ -1,5 +1,6 @@
 """Tokens of an OpenID provider, which is a local HTTP server here: whose are accepted, and what happens without it."""
 
+import asyncio
 import base64
 import json
 import socket
@@ -272,3 +273,37 @@ def test_a_provider_that_answers_something_else_is_one_that_does_not_answer(answ
         with pytest.raises(UnreachableError, match="can't be read"):
             fetch_json(f"http://127.0.0.1:{listener.getsockname()[1]}/", "check it")
         server.join()
+
+
+class SlowProvider:
+    """Answers by raising, as late as it likes; time passes meanwhile."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self.now_s = 0.0
+        self.asked = 0
+        self.is_away = False
+
+    def fetch(self, url: str) -> Any:
+        self.asked += 1
+        if self.is_away:
+            self.now_s += 14.0  # longer than the pause between two attempts
+            raise UnreachableError("no answer", "wait")
+        return self._provider.answer(url.removeprefix(self._provider.issuer.removesuffix("/realm")))
+
+    def of(self) -> OpenId:
+        given = {"issuer": self._provider.issuer, "audience": AUDIENCE, "operate": ("operators",)}
+        return OpenId(HttpOidc.model_validate(given), lambda: self.now_s, self.fetch)
+
+
+def test_a_provider_that_answers_late_is_not_tried_by_each_of_the_waiting_requests(provider: Provider) -> None:
+    slow, tokens = SlowProvider(provider), [provider.token() for _ in range(5)]
+
+    async def users() -> list[Any]:
+        made = slow.of()
+        assert (await made.user(tokens[0]))[1] == "operate"
+        slow.is_away, slow.asked, slow.now_s = True, 0, openid.KEYS_S + 1
+        return await asyncio.gather(*map(made.user, tokens))
+
+    assert {role for _, role in asyncio.run(users())} == {"operate"}, "known keys go on working"
+    assert slow.asked == 1

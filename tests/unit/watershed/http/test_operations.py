@@ -2,15 +2,20 @@
 
 import http.client
 import json
+import socket
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from cdc.config.http_settings import HttpConfig
+from cdc.model.audit import AuditRecord
 from cdc.model.control import SignalAnswer
 from cdc.model.errors import ConfigError, NotInTimeError, UnreachableError, WatershedError
 from tests.support.http_server import running
+from tests.support.waiting import eventually
 from tests.unit.watershed.http.test_access import OPERATE, READ, USERS
 from tests.unit.watershed.http.test_routes import Pipeline
 from watershed.http.operations import BODY_BYTES_MAX, Operations
@@ -133,6 +138,8 @@ def test_all_snapshots_are_paused_and_a_part_of_a_table_is_read_again(port: int,
         ("/v1/snapshots/start", {"tables": ["a.b", "a.c"], "where": "true"}, "where: it is for exactly one table"),
         ("/v1/tables/stop", {"tables": ["public.orders"], "where": "true"}, "where: Extra inputs are not permitted"),
         ("/v1/snapshots/heal", {"tables": ["public.orders"]}, "tables: a gap is healed as a whole"),
+        ("/v1/snapshots/start", {"tables": ["a.b"], "where": "a = '\0'"}, "the body has a character NUL"),
+        ("/v1/tables/stop", {"tables": ["a.\0"]}, "the body has a character NUL"),
         ("/v1/dead-letters/discard", {}, "sink: Field required"),
         ("/v1/dead-letters/replay", {"sink": "search", "keys": ["1"]}, "keys: they are of exactly one table"),
         ("/v1/sinks/search/rebuild", {"tables": []}, "tables: Extra inputs are not permitted"),
@@ -247,6 +254,41 @@ def test_a_refused_user_is_recorded_and_refused_whether_or_not_that_can_be_writt
     assert post(port, "/v1/sinks/search/rebuild", {}, READ)[0] == 403
     assert post(port, "/v1/sinks/search/rebuild", {}, None)[0] == 401, "of nobody there is no record"
     assert len(pipeline.audit.entries) == 1
+
+
+def test_whoever_is_refused_again_and_again_keeps_no_operator_from_work(port: int, pipeline: Pipeline) -> None:
+    brokers_answer = threading.Event()
+    write = pipeline.audit.write
+
+    def slow(identity: str, record: AuditRecord) -> None:
+        assert record.who == "oncall" or brokers_answer.wait(30)
+        write(identity, record)
+
+    pipeline.audit.audit._write = slow
+    with ThreadPoolExecutor(30) as others:
+        asked = [others.submit(post, port, "/v1/tables/stop", {}, READ) for _ in range(30)]
+        try:
+            eventually(lambda: sum(one.done() for one in asked) >= 10, 10.0, "too many are waiting")
+            assert post(port, "/v1/snapshots/pause", {})[0] == 200
+        finally:
+            brokers_answer.set()
+        assert {one.result()[0] for one in asked} == {403}
+
+
+def test_a_refused_path_of_any_length_makes_a_short_record(port: int, pipeline: Pipeline) -> None:
+    assert post(port, f"/v1/{'x' * 20_000}", {}, READ)[0] == 403
+    ((_, record),) = pipeline.audit.entries
+    assert len(record.encode()) < 2_000
+
+
+def test_a_client_that_leaves_in_its_request_has_asked_for_nothing(
+    port: int, pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = f"POST /v1/tables/stop HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {OPERATE}\r\n"
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(f"{head}Content-Length: 40\r\n\r\n{{".encode())
+    eventually(lambda: pipeline.audit.said == [("oncall", "stop_table", "400")], 10.0, "the request has ended")
+    assert pipeline.signals == [] and "Exception" not in caplog.text
 
 
 def get(port: int, path: str, token: str | None = READ) -> tuple[int, dict[str, Any]]:
