@@ -19,7 +19,7 @@ from spark_jobs.serving import ServingThread
 from spark_jobs.sink_thread import OpenSink, PipelineConnections
 from spark_jobs.source.topic_ends import TopicEnds
 from spark_jobs.sync import ControlFollower
-from spark_jobs.sync_state import SyncState, Written
+from spark_jobs.sync_state import SyncState
 from tests.simulation.operators import capture as model
 from tests.simulation.operators import judge
 from tests.simulation.operators.capture import Capture
@@ -80,20 +80,6 @@ def _forgets_letters(reports: LiveReports, letters: Any, offsets: Any) -> None:
     with suppress(WatershedError):
         reports._dead_letters.publish(letters)
     reports._group.commit(offsets)
-
-
-def _forgets_refreshes(publisher: Publisher) -> None:
-    """The set of tables is emptied before the call that may fail."""
-    state = publisher.state
-    with publisher.environment.turn:
-        with state.lock:
-            offsets, invalidations = dict(state.position.written), dict(state.position.invalidations)
-            written, state.written = state.written, Written()
-        if written.tables:
-            publisher._sink.make_readable(written.tables)
-        with state.lock:
-            state.readable_dead_letters |= written.dead_letters
-            state.position.mark_readable(offsets, invalidations)
 
 
 @contextmanager
@@ -179,7 +165,6 @@ MUTANTS: dict[str, Mutant] = {
     "4: does not pass on what is owed": replaced(AppliedPosition, "owed", property(lambda _: {})),
     "4: misses a sweep that compaction removed": replaced(AppliedPosition, "_learn_sweep", _misses_sweeps),
     "5: publishes before the refresh": replaced(Publisher, "make_readable", _publishes_before_it_shows),
-    "5: forgets a refresh that failed": replaced(Publisher, "make_readable", _forgets_refreshes),
     "5: forgets letters that were not published": replaced(LiveReports, "_publish", _forgets_letters),
     "5: publishes before it has read the letters": replaced(DeadLetterUpkeep, "read_written", lambda _: None),
     "5: takes what a late task says of a letter": replaced(OpenDeadLetters, "add", _takes_the_last_record),
@@ -213,6 +198,7 @@ FOUND_AT: Final = {
     "6: counts partitions once": 85,
     "7: answers although a lost write had closed a dead letter": 22769,
     "7: does not look at the store again": 100,
+    "7: continues where it has published": 26,
     "8: writes serving rows with the new mapping": 47,
 }
 """The first seed that finds the mutant, which is tried first."""
