@@ -3,11 +3,13 @@
     python -m tests.faults.sink_campaign --minutes 60 --stores search cache sql warehouse
 
 It is made of episodes, each a seed with topics and stores of its own, and with batches of some length. Small and large
-transactions are published while `cdc sink run` runs and the faults hit Spark's Python workers, their daemon, the
-processes that plan batches, the JVM, the driver, Redis, OpenSearch, PostgreSQL or Kafka. A driver that ended is started
-again. Checked are, meanwhile: that no store lacks what its applied LSN covers, that this LSN never goes back, that no
-job ends without a reason and a next step; and at the end every row and version of every store. Each episode is a line
-in `episodes.jsonl`; a run that is started again goes on behind the last one. `--seed 17` repeats one.
+transactions are published while `cdc sink run` runs and the faults hit Spark's Python workers (some in the middle of a
+piece), their daemon, the processes that plan batches, the JVM, the driver, Redis, OpenSearch, PostgreSQL or Kafka; in
+every third episode Spark has executors, which are processes, too, and are hit. A driver that ended is started again.
+Checked are, meanwhile: that no store lacks what its applied LSN covers, that this LSN never goes back, that no job ends
+without a reason and a next step; and at the end every row and version of every store. Each episode is a line in
+`episodes.jsonl`; a run that is started again goes on behind the last one. `--seed 17` repeats one. At the end a table
+shows of this run how often each fault came, the kills, and the complaints.
 """
 
 import argparse
@@ -18,7 +20,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -26,16 +28,21 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+import pyspark
 from confluent_kafka import KafkaException
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import OpenSearchException
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+import spark_jobs
 from cdc.model.errors import StackError
 from cdc.model.events import TableSchema
 from sinks.contract import StoredRow
 from sinks.errors import SinkError
+from spark_jobs.class_archive import JAR_SETS
+from spark_jobs.jars.resolver import resolve_sets
+from tests.conftest import INTERPRETED
 from tests.faults.episodes import run_episodes
 from tests.support.captured import frozen
 from tests.support.feed import Feed
@@ -45,16 +52,24 @@ from tests.support.sink_workload import COMPLAINTS_MAX, SinkWorkload
 from tests.support.stores import sinks_section, stored_rows
 from tests.support.waiting import eventually
 from watershed.devstack.endpoints import Endpoints
+from watershed.devstack.processes import Process
 from watershed.devstack.stack import Stack
 
 STORES: Final = ("search", "cache", "sql", "warehouse")
 SERVERS: Final = {"search": "opensearch", "cache": "redis", "sql": "postgres"}
 LIVE_BATCHES_S: Final = (1, 1, 4, 30)  # of these an episode has one: short ones end as often as faults happen
+EXECUTORS_EVERY: Final = 3  # episodes
+# Two, each with as many slots as the queries need while the other one starts again.
+EXECUTORS: Final = {"spark.master": "local-cluster[2,6,1024]", "spark.executor.memory": "512m"}
 FAULTS: Final = 12  # of an episode, unless --faults says another number
 CATCH_UP_SHARE: Final = 0.2  # how often the stores catch up between two faults
 APPLIED_S_MAX: Final = 240.0
+STALLED_S_MAX: Final = 60.0  # without any progress; `eventually` is patient, and makes it four times as long
+APPLIED_S_LIMIT: Final = 1200.0
 ENDED_S_MAX: Final = 60.0
 FROZEN_S: Final = (0.5, 6.0)
+BUSY_S_MAX: Final = 30.0
+KILLS: Final = ("kill", "replace")
 ANOTHER_JOB: Final = "another job writes to this store now"
 JVM_ENDED: Final = "Spark"  # either its Java process ended by itself, or Spark did not start
 
@@ -74,17 +89,20 @@ class SinkEpisode:
         self._prefix = f"k{seed}_{secrets.token_hex(3)}"
         addresses = endpoints.addresses  # of the servers that the stores need
         self._opensearch = addresses.get("opensearch", "")
+        self._work = set(executor_folders())
         section = sinks_section(folder, self._opensearch, addresses.get("redis", ""))
         if "sql" in stores:
             section["sql"] = {"type": "sql", "url": new_sql_store(endpoints, self._prefix)}
         sinks = {store: section[store] for store in stores}
         live_s = random.Random(f"batches {seed}").choice(LIVE_BATCHES_S)
+        self._has_executors = seed % EXECUTORS_EVERY == 0
+        options = INTERPRETED | (executors(stores) if self._has_executors else {})
         brokers = endpoints.bootstrap_servers
         # Each with checkpoints of its own: the lock beside them keeps two jobs of one machine apart.
         self._machines: list[Machine] = []
         for name in ("first", "second"):
             (folder / name).mkdir(parents=True)
-            config = write_config(folder / name, brokers, self._prefix, sinks, live_batch_s=live_s)
+            config = write_config(folder / name, brokers, self._prefix, sinks, live_batch_s=live_s, options=options)
             self._machines.append(Machine(config, [*sinks]))
         self._running = 0  # which machine's job keeps the stores in step
         self._feed = Feed(brokers, self._prefix)
@@ -105,6 +123,8 @@ class SinkEpisode:
             "kill_helpers": (self.kill_helpers, 2),
             "kill_fork_server": (self.kill_fork_server, 2),
             "freeze_worker": (self.freeze_worker, 4),
+            "freeze_in_piece": (self.freeze_in_piece, 5),
+            "kill_in_piece": (self.kill_in_piece, 5),
             "kill_beside_frozen": (self.kill_beside_frozen, 4),
             "kill_jvm": (self.kill_jvm, 4),
             "kill_driver": (self.kill_driver, 4),
@@ -116,6 +136,9 @@ class SinkEpisode:
             "kill_kafka": (self.kill_kafka, 2),
             "freeze_kafka": (self.freeze_kafka, 2),
         }
+        if self._has_executors:
+            faults["kill_executor"] = (self.kill_executor, 8)
+            faults["freeze_executor"] = (self.freeze_executor, 4)
         for store in self._stores:
             if store in SERVERS:
                 faults[f"kill_{SERVERS[store]}"] = (partial(self.kill_server, SERVERS[store]), 3)
@@ -145,12 +168,14 @@ class SinkEpisode:
                 machine.kill()
             self._positions.close()
             self._delete_indexes()
+            for left in set(executor_folders()) - self._work:
+                shutil.rmtree(left, ignore_errors=True)
         self.complaints += self._positions.complaints
         self.complaints += [reported for machine in self._machines for reported in machine.complaints()]
         kinds = {name: self.faults.count(name) for name in sorted({*self.faults})}
         return {
             "transactions": self._workload.committed,
-            "kills": sum(name.startswith(("kill", "replace")) for name in self.faults),
+            "kills": sum(name.startswith(KILLS) for name in self.faults),
             "faults": kinds,
             "seconds": round(time.monotonic() - began),
             "complaints": self.complaints,
@@ -201,7 +226,23 @@ class SinkEpisode:
             reached = {store: self._positions.applied(store) for store in self._stores}
             return f"LSN {lsn} applied after {self.faults[-1:]}; seen: {reached}\n{self.machine.said()[-3000:]}"
 
-        eventually(applied, APPLIED_S_MAX, seen)
+        ended, reached = time.monotonic() + APPLIED_S_LIMIT, self._reached()
+        while not self._is_soon(applied):
+            before, reached = reached, self._reached()
+            assert before != reached, f"no progress any more: {seen()}"
+            assert time.monotonic() < ended, f"{APPLIED_S_LIMIT:.0f} s were not enough: {seen()}"
+
+    @staticmethod
+    def _is_soon(condition: Callable[[], bool]) -> bool:
+        with suppress(AssertionError):
+            eventually(condition, STALLED_S_MAX)
+            return True
+        return False
+
+    def _reached(self) -> list[object]:
+        """What changes while the stores are filled, however slow the machine is."""
+        records = [self._positions.newest(store) for store in self._stores]
+        return [record and (record.generation, record.applied_lsn, record.end_offsets) for record in records]
 
     def sample(self) -> None:
         """One table of each store shows what the store is said to have applied."""
@@ -267,6 +308,36 @@ class SinkEpisode:
         self.machine.send(signal.SIGSTOP, *stopped)
         self._workload.rest(self.chance.uniform(*FROZEN_S))
         self.machine.send(signal.SIGCONT, *stopped)
+
+    def freeze_in_piece(self) -> None:
+        """A worker stands still while it computes, in the middle of a piece."""
+        if (stopped := self._busy_worker()) is not None:
+            self.machine.send(signal.SIGSTOP, stopped)
+            self._workload.rest(self.chance.uniform(*FROZEN_S))
+            self.machine.send(signal.SIGCONT, stopped)
+
+    def kill_in_piece(self) -> None:
+        if (worker := self._busy_worker()) is not None:
+            self.machine.send(signal.SIGKILL, worker)
+
+    def _busy_worker(self) -> Process | None:
+        self._await_workers()
+        self._workload.ask_for_large()
+        busy = self.machine.await_busy_worker(BUSY_S_MAX)
+        if busy is None:  # of a job that ends, or on a machine without a processor to spare
+            self.faults[-1] = "no_busy_worker"
+        return busy
+
+    def kill_executor(self) -> None:
+        """Spark starts another one, and tries its tasks again; its Python workers end by themselves, or write on."""
+        self.machine.send(signal.SIGKILL, self.chance.choice(self._await(self.machine.executors, "executors")))
+
+    def freeze_executor(self) -> None:
+        """Its Python workers go on, as far as they can without it."""
+        stopped = self.chance.choice(self._await(self.machine.executors, "executors"))
+        self.machine.send(signal.SIGSTOP, stopped)
+        self._workload.rest(self.chance.uniform(*FROZEN_S))
+        self.machine.send(signal.SIGCONT, stopped)
 
     def kill_beside_frozen(self) -> None:
         """The workers of a job that was killed write on when its successor has taken over."""
@@ -391,6 +462,35 @@ class SinkEpisode:
             self.complaints.append(f"{name}: the job ended with {machine.exit_code}:\n{message[-1500:]}")
 
 
+def executors(stores: Sequence[str]) -> dict[str, str]:
+    """The options with which Spark's tasks run in processes of their own."""
+    options = EXECUTORS | {"spark.executorEnv.PYTHONPATH": str(Path(spark_jobs.__file__).parents[1])}
+    if "warehouse" in stores:  # its statements run there, too
+        jars = [jar for found in resolve_sets(JAR_SETS).values() for jar in found]
+        options["spark.executor.extraClassPath"] = ":".join(map(str, jars))
+    return options
+
+
+def executor_folders() -> list[Path]:
+    """Where Spark's local cluster puts the folders of its applications, whatever is configured."""
+    return [*Path(pyspark.__file__).parent.glob("work/app-*")]
+
+
+def table_of(episodes: Sequence[Mapping[str, Any]]) -> str:
+    """What the campaign did, and what it found."""
+    faults = Counter[str]()
+    for reported in episodes:
+        faults += reported.get("faults", {})
+    totals = {
+        "episodes": len(episodes),
+        "transactions": sum(reported.get("transactions", 0) for reported in episodes),
+        "faults": faults.total(),
+        "kills": sum(count for name, count in faults.items() if name.startswith(KILLS)),
+        "complaints": sum(len(reported.get("complaints", ())) for reported in episodes),
+    }
+    return "\n".join(f"{name:24} {count:6}" for name, count in [*faults.most_common(), *totals.items()])
+
+
 def new_sql_store(endpoints: Endpoints, name: str) -> str:
     """Creates a database; its URL."""
     owner = conninfo_to_dict(endpoints.dsn)
@@ -418,8 +518,16 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=FAULTS)
     asked, others = parser.parse_known_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that processes and servers are ended
-    episode = partial(sink_episode, asked.stores, asked.faults)
-    return run_episodes(__doc__, "sink-campaign", episode, lambda reported: not reported["complaints"], others)
+    episodes: list[dict[str, Any]] = []
+
+    def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
+        episodes.append(sink_episode(asked.stores, asked.faults, seed, stack, folder))
+        return episodes[-1]
+
+    try:
+        return run_episodes(__doc__, "sink-campaign", episode, lambda reported: not reported["complaints"], others)
+    finally:
+        print(table_of(episodes), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -18,13 +19,16 @@ from sinks.registry import make_sink
 from tests.support.sink_job import SinkJob
 from tests.support.stores import stored_rows
 from tests.support.waiting import eventually
-from watershed.devstack.processes import Process, identify, send, with_descendants
+from watershed.devstack.processes import Process, identify, runs, send, with_descendants
 
 DAEMON: Final = "spark worker"  # the name of the daemon's process and of its workers
 PLANNER: Final = "spark python_st"  # the first 15 characters
 HELPER: Final = "spark "  # every name of Spark's Python processes begins so
 FORK_SERVER: Final = b"-m\0spark_jobs.fork_server"
 JVM: Final = b"org.apache.spark.deploy.SparkSubmit"
+EXECUTOR: Final = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
+BUSY_TICKS: Final = 2  # of the processor's clock, which ticks a hundred times a second: workers that wait use none
+BUSY_LOOK_S: Final = 0.01
 RECORDS_MAX: Final = 1000
 SAID_S_MAX: Final = 180.0
 
@@ -111,6 +115,10 @@ class Machine:
     def jvms(self) -> list[Process]:
         return [process for process in self.family() if JVM in _command(process)]
 
+    def executors(self) -> list[Process]:
+        """Java processes of their own, where the job runs on a cluster; Python's workers are theirs."""
+        return [process for process in self._family() if EXECUTOR in _command(process)]
+
     def daemons(self) -> list[Process]:
         """Whose children the workers are."""
         return [process for process in self._python() if _leads_group(process)]
@@ -118,6 +126,19 @@ class Machine:
     def workers(self) -> list[Process]:
         """Of a daemon that was killed, too: the JVM goes on using them."""
         return [process for process in self._python() if not _leads_group(process)]
+
+    def await_busy_worker(self, deadline_s: float) -> Process | None:
+        """Returns a worker as soon as it computes: it is in the middle of a piece. None: none did, or the job ended."""
+        used = {process: _ticks(process) for process in self.workers()}
+        deadline = time.monotonic() + deadline_s
+        while time.monotonic() < deadline and self.exit_code is None:
+            for process, before in used.items():
+                if _ticks(process) - before >= BUSY_TICKS:
+                    return process
+            if not all(map(runs, used)) or not used:
+                used = {process: _ticks(process) for process in self.workers()}
+            time.sleep(BUSY_LOOK_S)
+        return None
 
     def planners(self) -> list[Process]:
         """One for each sink's query."""
@@ -157,6 +178,15 @@ def _leads_group(process: Process) -> bool:
         return os.getpgid(process.pid) == process.pid
     except OSError:
         return False
+
+
+def _ticks(process: Process) -> int:
+    """Of processor time that the process itself has used."""
+    try:
+        fields = Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])
 
 
 def _command(process: Process) -> bytes:

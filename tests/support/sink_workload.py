@@ -94,6 +94,7 @@ class SinkWorkload:
         self._pending: list[tuple[str, int, int, Mapping[str, Any] | None]] = []  # of the open transaction
         self._transaction = threading.Lock()  # held from the beginning of a transaction to the entry in the histories
         self._ended = threading.Event()
+        self._is_large_next = threading.Event()
         self._thread = threading.Thread(target=self._publish, name="workload", daemon=True)
 
     def __enter__(self) -> Self:
@@ -123,6 +124,10 @@ class SinkWorkload:
         """Raises what ended the thread."""
         if self.failure is not None:
             raise self.failure
+
+    def ask_for_large(self) -> None:
+        """The next transaction is one whose piece takes workers a while."""
+        self._is_large_next.set()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -155,6 +160,9 @@ class SinkWorkload:
         try:
             while not self._ended.wait(self._chance.uniform(0, PAUSE_S_MAX)):
                 (step,) = self._chance.choices([s for s, _ in steps], [weight for _, weight in steps])
+                if self._is_large_next.is_set():
+                    self._is_large_next.clear()
+                    step = self._large
                 with self._transaction:
                     step()
                     if self._chance.random() < PROGRESS_SHARE:

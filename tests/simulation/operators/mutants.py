@@ -8,6 +8,7 @@ from unittest import mock
 from cdc.model.control import ProgressRecord, SweepRecord, table_key
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
+from cdc.model.sink_records import SinkRecord
 from cdc.tables import continuity
 from spark_jobs import serving
 from spark_jobs.applied import AppliedPosition
@@ -15,8 +16,10 @@ from spark_jobs.dead_letters import OpenDeadLetters
 from spark_jobs.live_reports import LiveReports
 from spark_jobs.publishing import DeadLetterUpkeep, Publisher
 from spark_jobs.serving import ServingThread
+from spark_jobs.sink_thread import OpenSink, PipelineConnections
 from spark_jobs.source.topic_ends import TopicEnds
 from spark_jobs.sync import ControlFollower
+from spark_jobs.sync_state import SyncState
 from tests.simulation.operators import capture as model
 from tests.simulation.operators import judge
 from tests.simulation.operators.capture import Capture
@@ -79,6 +82,40 @@ def _forgets_letters(reports: LiveReports, letters: Any, offsets: Any) -> None:
     reports._group.commit(offsets)
 
 
+@contextmanager
+def _begins_at_former_offsets() -> Iterator[None]:
+    """Also where the topic that exists now has no records at them yet."""
+    with _offsets_without_incarnations(), mock.patch.object(SyncState, "give_up_lost", lambda *_: None):
+        yield
+
+
+@contextmanager
+def _continues_where_it_published() -> Iterator[None]:
+    """At a start, the position that was published last counts, not the one that the store holds."""
+
+    def begun(worker: ServingThread, opened: OpenSink, connections: PipelineConnections) -> Any:
+        sink: Any = opened.sink
+        held, read = sink.generation(), sink.saved_position
+
+        def published() -> str | None:
+            record = connections.control.sinks.get(SinkRecord.key_of(worker.name, held)) if held else None
+            return read() if record is None else record.encode().decode()
+
+        sink.saved_position = published
+        try:
+            return BEGIN(worker, opened, connections)
+        finally:
+            del sink.saved_position
+
+    save = FakeSink.save_position
+    with (
+        mock.patch.object(Publisher, "check_store", lambda _: None),
+        mock.patch.object(FakeSink, "save_position", lambda sink, text, _: save(sink, text, None)),
+        mock.patch.object(ServingThread, "_begin", begun),
+    ):
+        yield
+
+
 def _publishes_before_it_shows(publisher: Publisher) -> None:
     with publisher.state.lock:
         publisher.state.position.mark_readable(dict(publisher.state.position.written))
@@ -105,6 +142,7 @@ def _takes_the_last_record(letters: OpenDeadLetters, message: Any) -> None:
 
 
 ADD: Final = OpenDeadLetters.add
+BEGIN: Final = ServingThread._begin
 BEGIN_EPOCH: Final = Capture._begin_epoch
 
 MUTANTS: dict[str, Mutant] = {
@@ -114,6 +152,7 @@ MUTANTS: dict[str, Mutant] = {
         model, "intact_topics", lambda states, *_: frozenset(states)
     ),
     "1: notes offsets without the topic's incarnation": _offsets_without_incarnations,
+    "1: begins at former offsets": _begins_at_former_offsets,
     "2: capture goes on with a state that is an older copy": replaced(Capture, "_begin_epoch", _trusts_an_older_copy),
     "2: continues a store of another history": replaced(
         serving, "continued", lambda marker, noted, _: noted if noted and noted.generation == marker else None
@@ -135,6 +174,7 @@ MUTANTS: dict[str, Mutant] = {
         serving, "with_writes_owed", lambda last, _: last
     ),
     "7: does not look at the store again": replaced(Publisher, "check_store", lambda _: None),
+    "7: continues where it has published": _continues_where_it_published,
     "8: writes serving rows with the new mapping": replaced(
         ServingThread, "_opener", lambda worker, _: worker._open_sink
     ),
@@ -158,6 +198,7 @@ FOUND_AT: Final = {
     "6: counts partitions once": 85,
     "7: answers although a lost write had closed a dead letter": 22769,
     "7: does not look at the store again": 100,
+    "7: continues where it has published": 26,
     "8: writes serving rows with the new mapping": 47,
 }
 """The first seed that finds the mutant, which is tried first."""
