@@ -41,6 +41,7 @@ Invalidations = Mapping[str, int]  # topic → how often its offsets were found 
 PENDING_MAX: Final = 512
 ALTERED: Final = "the table was altered, and the store does not have its columns yet"
 BUILT_AGAIN: Final = "the store must be built again: "  # the beginning of a reason why rows are owed for ever
+UNREAD_FOR_LONG: Final = "the table's topic was not read for half the time for which topics keep deletes"
 RESET_FLOOR: Final = 1  # of the sweep that removes rows at version 0
 
 
@@ -207,7 +208,7 @@ class AppliedPosition:
                 if topic in self.refused:
                     ends = newest.end_offsets.get(topic, ())
                     self._refuse(topic, reason=f"topic {topic} was created again, and is read from its beginning",
-                                 places={}, owed_ends=ends, is_left_out=False)  # fmt: skip
+                                 places={}, owed_ends=ends, is_left_out=False, is_old=False)  # fmt: skip
                 self.incarnations[topic] = incarnation
         self._pending = [(number, record) for number, record in self._pending if self._is_of_these_topics(record)]
         self.cut, self._newest_cut, self._former_cut = (
@@ -286,14 +287,15 @@ class AppliedPosition:
     def refuse(self, topic: str, refusal: RefusedTopic) -> None:
         """Takes a topic that is not read on, or not up to the position that is applied: it goes on without it."""
         before = self.refused.get(topic)
-        self.refused[topic] = refusal.model_copy(
-            update={"owed_ends": before.owed_ends if before is not None else self.offsets.get(topic, ())}
-        )
+        kept: dict[str, object] = {"owed_ends": self.offsets.get(topic, ())}
+        if before is not None:
+            kept = {"owed_ends": before.owed_ends, "since_us": before.since_us, "is_old": before.is_old}
+        self.refused[topic] = refusal.model_copy(update=kept)
         self._advance()
 
-    def read_again(self, topic: str) -> None:
-        """Lets batches read a refused topic, from the record on."""
-        self._refuse(topic, is_left_out=False)
+    def read_again(self, topic: str, *, is_old: bool = False) -> None:
+        """Lets batches read a refused topic, from the record on. `is_old`: see RefusedTopic."""
+        self._refuse(topic, is_left_out=False, is_old=is_old or self.refused[topic].is_old)
 
     def _refuse(self, topic: str, **changed: object) -> None:
         self.refused[topic] = self.refused[topic].model_copy(update=changed)
@@ -319,6 +321,8 @@ class AppliedPosition:
             key = table_key(TableId.parse(refused.table))
             if self._is_read(topic, refused) and not self._owes_sweep({key}):
                 del self.refused[topic]
+                if refused.is_old:
+                    self._owed[refused.table] = f"{BUILT_AGAIN}{UNREAD_FOR_LONG}", math.inf
 
     def _owes_sweep(self, tables: Collection[str]) -> bool:
         """Says whether rows of these tables (by key) may be there that are gone at the covered position."""

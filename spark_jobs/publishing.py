@@ -3,6 +3,7 @@
 A job may be killed at any moment: unpublished work is repeated, and the store's guard by version makes that harmless.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +55,7 @@ class JobEnvironment:
     at_cuts: bool = False  # batches go from one cut to the next (ProgressRecord.is_cut)
     transactional: TransactionalBatches | None = None  # `batches`, if merged in one transaction; then `at_cuts`
     marks: CutMarks | None = None
+    unread_s_max: float = math.inf  # for which a topic that is not read keeps its deletes
     # Held while a batch runs and while tables are prepared: no task writes to a table that is being altered.
     writing: Lock = field(default_factory=Lock)
     turn: RLock = field(default_factory=RLock)  # sink, control and dead letters serve one thread at a time

@@ -312,9 +312,7 @@ class SinkSync:
     """One generation of one sink: what its threads share, and the work of two of them."""
 
     def __init__(self, environment: JobEnvironment, position: AppliedPosition) -> None:
-        for topic in position.refused:  # it may have been mended, or this is another version of Watershed
-            position.read_again(topic)
-        self.state = SyncState(environment.sink.name, position, environment.now_us)
+        self.state = SyncState(environment.sink.name, position, environment.now_us, environment.unread_s_max)
         publisher = Publisher(environment, self.state)
         control = ControlFollower(environment, self.state, publisher)
         self.batch_runner = BatchRunner(environment, self.state, control, publisher)

@@ -1,5 +1,6 @@
 """What the threads of one generation of a sink share: how far it is, and what is still to be done. Does no I/O."""
 
+import math
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import Applied, AppliedPosition, FoundTopic, Invalidations, Offsets, covers
 from spark_jobs.batches import BatchReport
 from spark_jobs.rejections import DeadLetterUpdates
+from spark_jobs.task_report import Blocked
 
 log = structlog.get_logger(__name__)
 
@@ -45,7 +47,10 @@ class SyncState:
     """The state of one generation. Methods take the lock, and may be called by any thread. Whoever holds it calls
     neither a store nor the brokers. A value that is handed out is replaced as a whole, never changed."""
 
-    def __init__(self, sink_name: str, position: AppliedPosition, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self, sink_name: str, position: AppliedPosition, now_us: Callable[[], int], unread_s_max: float = math.inf
+    ) -> None:
+        """`unread_s_max`: a topic that was not read for so long may lack deletes."""
         self.has_new_writes = threading.Event()  # something was written since the watching thread worked last
         self.lock = threading.Lock()  # of everything below
         self.position = position  # replaced as a whole by a transactional sink
@@ -66,6 +71,7 @@ class SyncState:
         self._sink_name = sink_name
         self._now_us = now_us
         self._query_numbers = count(1)
+        self._unread_s_max = unread_s_max
         self._trials: dict[str, _Trial] = {}  # by topic
         self._behind_us: int | None = None  # when a task reported last that there are more records than it can take
 
@@ -191,11 +197,21 @@ class SyncState:
             found[topic] = RefusedTopic(
                 table=str(self.schema_histories[topic].newest.table),
                 reason=first.reason if first is not None else blocked.reason,
-                next=first.next if first is not None else blocked.next,
+                next=first.next if first is not None else self._next_after(topic, blocked),
                 places={**(first.places if first is not None else {}), partition.number: blocked.offset},
                 is_left_out=True,
+                since_us=self._now_us(),
             )
         return found
+
+    def _next_after(self, topic: str, blocked: Blocked) -> str:
+        if blocked.may_follow:
+            return blocked.next
+        table = self.schema_histories[topic].newest.table
+        return (
+            f"{blocked.next}; then delete the record (kafka-delete-records), or topic {topic} if nobody else needs it: "
+            f"capture stops the table, and cdc table start {table} publishes all its rows again"
+        )
 
     def _refuse(self, refusals: Mapping[str, RefusedTopic]) -> None:
         for topic, refusal in refusals.items():
@@ -219,7 +235,8 @@ class SyncState:
             starts = found[topic].start_offsets if topic in found else ()
             is_gone = any(number < len(starts) and starts[number] > at for number, at in refused[topic].places.items())
             if is_gone or trial is None or self._now_us() >= trial.at_us:
-                self.position.read_again(topic)
+                unread_s = (self._now_us() - refused[topic].since_us) / 1_000_000
+                self.position.read_again(topic, is_old=unread_s > self._unread_s_max)
         return {topic: refusal.reason for topic, refusal in refused.items() if refusal.is_left_out}
 
     def incarnation_of(self, topic: str) -> str:

@@ -24,6 +24,8 @@ class RefusedTopic(Record):
     places: dict[int, int]  # partition → offset of the record
     owed_ends: tuple[int, ...] = ()  # the topic's end offsets as of applied_lsn, which the store lacks
     is_left_out: bool = False  # until it is tried again, batches do not read it
+    since_us: int = 0  # our clock when it was refused first
+    is_old: bool = False  # deletes behind the record may be gone from the topic since
 
 
 class SinkRecord(PerGenerationRecord):

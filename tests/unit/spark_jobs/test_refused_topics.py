@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.sink_records import RefusedTopic, SinkRecord
 from sinks.schema_history import SchemaHistory
-from spark_jobs.applied import AppliedPosition, FoundTopic
+from spark_jobs.applied import BUILT_AGAIN, UNREAD_FOR_LONG, AppliedPosition, FoundTopic
 from spark_jobs.batches import BatchReport
 from spark_jobs.building import Builder
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.source.piece import PieceRecord
-from spark_jobs.starting import of_tables
+from spark_jobs.starting import must_be_built_again, of_tables
+from spark_jobs.sync import SinkSync
 from spark_jobs.sync_state import TRY_S_FIRST, TRY_S_MAX
 from spark_jobs.task_report import Blocked
 from tests.unit.spark_jobs.records import PARTITION, TOPIC, schema
@@ -251,7 +252,8 @@ def test_one_foreign_record_stops_one_table(capsys: pytest.CaptureFixture[str]) 
     assert (record.applied_lsn, record.end_offsets) == (500, {TOPIC: (4,), OTHER_TOPIC: (3,)})
     assert record.owed == {"public.a": "not a change record"}
     refused = record.refused[TOPIC]
-    assert (refused.table, refused.next, refused.places) == ("public.a", "mend it", {0: 4})
+    assert (refused.table, refused.places) == ("public.a", {0: 4})
+    assert refused.next.startswith("mend it; then delete") and "cdc table start public.a" in refused.next
     assert (refused.owed_ends, refused.is_left_out) == ((9,), True)
     assert bench.sync.state.topics == {OTHER_TOPIC}
     bench.update = [ControlUpdate((bench.at(600, 9, 6),), (), ())]
@@ -290,8 +292,26 @@ def test_it_is_read_on_at_once_when_the_record_was_deleted() -> None:
 
 
 def test_a_job_that_starts_again_reads_the_topic_at_once() -> None:
-    position = AppliedPosition(refused={TOPIC: FOREIGN})
-    assert type(Bench().sync)(Bench().environment, position).state.refused[TOPIC].is_left_out is False
+    bench = TwoTables()
+    sync = SinkSync(bench.environment, AppliedPosition(refused={TOPIC: FOREIGN}))
+    sync.housekeeper.begin([SchemaHistory((schema(),)), SchemaHistory((schema("b"),))])
+    assert sync.state.topics == {TOPIC, OTHER_TOPIC}
+    assert (bench.published[-1].owed, bench.published[-1].refused[TOPIC].is_left_out) == (
+        {"public.t": "not a change record"},
+        False,
+    )
+
+
+def test_a_topic_that_was_not_read_for_long_may_lack_deletes() -> None:
+    """Its records' tombstones may be compacted away: only a new filling shows which rows are gone."""
+    bench = TwoTables(reports=[blocked(4), wrote_b(3)])
+    bench.sync.state._unread_s_max = 1000.0
+    bench.batch(2)
+    bench.wait(1001)
+    bench.reports = [BatchReport({TOPIC: {0: 9}}, {TOPIC: {0: 4}}, records=4, written=4)]
+    bench.batch()
+    assert bench.published[-1].owed == {"public.a": BUILT_AGAIN + UNREAD_FOR_LONG}
+    assert must_be_built_again(bench.published[-1])
 
 
 def test_a_topic_that_was_created_again_meanwhile_is_not_refused_for_its_former_records() -> None:
