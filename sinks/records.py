@@ -36,7 +36,7 @@ NEXT_AFTER_LOST_SCHEMA = (
 )
 _NEXT_STEP = (
     "something other than Watershed, or a newer version of it, wrote to this topic: run that version, "
-    "or use a topic prefix that nobody else writes to"
+    "or have the other program write elsewhere"
 )
 
 

@@ -7,6 +7,9 @@ done: before that, the store still shows deleted rows.
 An offset belongs to one incarnation of a topic. When a topic is created again, or has lost records, the same offset
 stands for another record: offsets of the former incarnation are void, and the topic is read from its beginning.
 
+A topic with a record that can't be read is *refused*: the position goes on without it, its table is owed, and the
+table's sweeps wait until the topic was read up to the position.
+
 Positions of different epochs are ordered by epoch first: LSNs may start again lower after a failover or restore.
 """
 
@@ -18,7 +21,7 @@ from typing import Final, NamedTuple, Self
 
 from cdc.model.control import ProgressRecord, SweepRecord, table_key, table_of_key
 from cdc.model.events import TableId
-from cdc.model.sink_records import SinkRecord
+from cdc.model.sink_records import RefusedTopic, SinkRecord
 from cdc.tables.continuity import topic_id_of
 
 Offsets = Mapping[str, tuple[int, ...]]  # topic → the offset after the last one applied, for each partition
@@ -38,6 +41,7 @@ Invalidations = Mapping[str, int]  # topic → how often its offsets were found 
 PENDING_MAX: Final = 512
 ALTERED: Final = "the table was altered, and the store does not have its columns yet"
 BUILT_AGAIN: Final = "the store must be built again: "  # the beginning of a reason why rows are owed for ever
+UNREAD_FOR_LONG: Final = "the table's topic was not read for half the time for which topics keep deletes"
 RESET_FLOOR: Final = 1  # of the sweep that removes rows at version 0
 
 
@@ -93,6 +97,7 @@ class AppliedPosition:
         history: str = "",
         shown: Mapping[str, str] | None = None,
         cut_offsets: Offsets | None = None,
+        refused: Mapping[str, RefusedTopic] | None = None,
     ) -> None:
         """Takes the position that an earlier run is known to have reached. `sweeps`: table key → floor of the last
         sweep finished; 0 for a table whose former rows are at version 0 and not removed yet. The others: see
@@ -104,6 +109,7 @@ class AppliedPosition:
         self.sweeps: dict[str, int] = dict(sweeps or {})
         self.applied = applied
         self.history = history
+        self.refused: dict[str, RefusedTopic] = dict(refused or {})  # by topic
         self.shown: dict[str, str] = dict(shown or {})  # the incarnations of the progress record that is applied
         self.published = applied  # the furthest position that is known to be published
         self.invalidations: dict[str, int] = {}
@@ -141,12 +147,15 @@ class AppliedPosition:
             record.history,
             record.shown,
             record.cut_offsets,
+            record.refused,
         )
 
     @property
     def owed(self) -> dict[str, str]:
         """Returns schema.table → why rows up to the applied position may be missing."""
-        return {table: reason for table, (reason, _) in sorted(self._owed.items())}
+        published = self._partition_counts
+        refused = {one.table: one.reason for topic, one in self.refused.items() if topic in published or not published}
+        return {table: reason for table, (reason, _) in sorted(self._owed.items())} | refused
 
     # ---- what capture published
 
@@ -196,6 +205,10 @@ class AppliedPosition:
             if known != incarnation:
                 if known or topic in self.written or topic in self.cut_least:
                     self.invalidate(topic)
+                if topic in self.refused:
+                    ends = newest.end_offsets.get(topic, ())
+                    self._refuse(topic, reason=f"topic {topic} was created again, and is read from its beginning",
+                                 places={}, owed_ends=ends, is_left_out=False, is_old=False)  # fmt: skip
                 self.incarnations[topic] = incarnation
         self._pending = [(number, record) for number, record in self._pending if self._is_of_these_topics(record)]
         self.cut, self._newest_cut, self._former_cut = (
@@ -254,12 +267,72 @@ class AppliedPosition:
             held = ()
         known = self.starts.get(topic, ())
         unread = [
-            max(held[number] if number < len(held) else 0, known[number] if number < len(known) else 0)
+            max(
+                self._wanted(topic, number, held[number] if number < len(held) else 0),
+                known[number] if number < len(known) else 0,
+            )
             for number in range(len(found.start_offsets))
         ]
         if any(map(gt, found.start_offsets, unread)):
             return f"records of topic {topic} were deleted before they were read: restart capture, which finds the gap"
         return None
+
+    def _wanted(self, topic: str, number: int, held: int) -> int:
+        """Returns the offset of the first record that is needed: one that can't be read may be deleted."""
+        refused = self.refused.get(topic)
+        return held + 1 if refused is not None and refused.places.get(number) == held else held
+
+    # ---- topics with a record that can't be read
+
+    def refuse(self, topic: str, refusal: RefusedTopic) -> None:
+        """Takes a topic that is not read on, or not up to the position that is applied: it goes on without it."""
+        before = self.refused.get(topic)
+        kept: dict[str, object] = {"owed_ends": self.offsets.get(topic, ())}
+        if before is not None:
+            kept = {"owed_ends": before.owed_ends, "since_us": before.since_us, "is_old": before.is_old}
+        self.refused[topic] = refusal.model_copy(update=kept)
+        self._advance()
+
+    def read_again(self, topic: str, *, is_old: bool = False) -> None:
+        """Lets batches read a refused topic, from the record on. `is_old`: see RefusedTopic."""
+        self._refuse(topic, is_left_out=False, is_old=is_old or self.refused[topic].is_old)
+
+    def _refuse(self, topic: str, **changed: object) -> None:
+        self.refused[topic] = self.refused[topic].model_copy(update=changed)
+
+    @property
+    def _tables_behind(self) -> frozenset[str]:
+        """The tables, by key, whose topics were not read up to the applied position, so that no sweep is due."""
+        return frozenset(
+            table_key(TableId.parse(refused.table))
+            for topic, refused in self.refused.items()
+            if not self._is_read(topic, refused)
+        )
+
+    def _is_read(self, topic: str, refused: RefusedTopic) -> bool:
+        """Says whether everything up to the applied position was read, and the records that could not be."""
+        held = self.offsets.get(topic, ())
+        is_past = all(number < len(held) and held[number] > place for number, place in refused.places.items())
+        return is_past and not refused.is_left_out and covers(self.offsets, {topic: refused.owed_ends})
+
+    def _readmit(self) -> None:
+        """Ends the refusal of topics that are read up to the applied position, with the sweeps up to there."""
+        for topic, refused in list(self.refused.items()):
+            key = table_key(TableId.parse(refused.table))
+            if self._is_read(topic, refused) and not self._owes_sweep({key}):
+                del self.refused[topic]
+                if refused.is_old:
+                    self._owed[refused.table] = f"{BUILT_AGAIN}{UNREAD_FOR_LONG}", math.inf
+
+    def _owes_sweep(self, tables: Collection[str]) -> bool:
+        """Says whether rows of these tables (by key) may be there that are gone at the covered position."""
+        return (
+            any(self.sweeps.get(table) == 0 for table in tables)
+            or any(table in tables for table, _ in self._missed)
+            or any(
+                table in tables and _as_of(sweep) <= self._covered[:2] for (table, _), sweep in self._unfinished.items()
+            )
+        )
 
     def mark_written(
         self, offsets: Offsets, invalidations: Invalidations, start_offsets: Offsets | None = None
@@ -356,6 +429,9 @@ class AppliedPosition:
             for (table, floor), sweep in self._unfinished.items()
             if self.sweeps.get(table, -1) < floor
         }
+        self.refused |= {
+            topic: refused.model_copy(update={"is_left_out": False}) for topic, refused in record.refused.items()
+        }
         applied = Applied(record.epoch, record.applied_lsn, record.commit_ts_us)
         self._covered, self.applied = max(self._covered, applied), max(self.applied, applied)
         self.mark_readable(
@@ -369,7 +445,12 @@ class AppliedPosition:
     def due_sweeps(self) -> list[SweepRecord]:
         """Returns for each table the highest sweep whose as-of position is reached, lowest floor first. It includes all
         lower ones, and in some stores each sweep reads every key. The caller executes them, then reports them done."""
-        due = [sweep for sweep in self._unfinished.values() if _as_of(sweep) <= self._covered[:2]]
+        behind = self._tables_behind
+        due = [
+            sweep
+            for (table, _), sweep in self._unfinished.items()
+            if _as_of(sweep) <= self._covered[:2] and table not in behind
+        ]
         highest = {table_key(sweep.table): sweep for sweep in sorted(due, key=lambda sweep: sweep.floor)}
         return sorted(highest.values(), key=lambda sweep: sweep.floor)
 
@@ -397,11 +478,15 @@ class AppliedPosition:
                 self._stride *= 2
 
     def _advance(self) -> None:
-        reached = [place for place, (_, record) in enumerate(self._pending) if covers(self.offsets, record.end_offsets)]
+        reached = [
+            place for place, (_, record) in enumerate(self._pending) if covers(self.offsets, self._awaited(record))
+        ]
         for place in reached:
             number, record = self._pending[place]
             if _place(record)[:2] >= self._covered[:2]:
                 self._covered_number, self._covered_topics = number, dict(record.incarnations)
+                for topic in self.refused:
+                    self._refuse(topic, owed_ends=record.end_offsets.get(topic, ()))
             self._covered = max(self._covered, _place(record))
             self._settle()
         if reached:
@@ -409,17 +494,21 @@ class AppliedPosition:
         if not self._pending:
             self._stride = 1
         self._settle()
+        self._readmit()
+
+    def _awaited(self, record: ProgressRecord) -> Offsets:
+        """Returns the offsets of a position, without those of refused topics."""
+        if not self.refused:
+            return record.end_offsets
+        return {topic: ends for topic, ends in record.end_offsets.items() if topic not in self.refused}
 
     def _settle(self) -> None:
         """Computes the applied LSN and what is owed below it: the LSN never passes an unfinished sweep, and never goes
         back. While rows of former topics may be there, nothing is applied."""
         self._missed &= self._unfinished.keys()
-        has_former_rows = 0 in self.sweeps.values()
-        if (
-            has_former_rows
-            or self._missed
-            or any(_as_of(sweep) <= self._covered[:2] for sweep in self._unfinished.values())
-        ):
+        refused = {table_key(TableId.parse(topic.table)) for topic in self.refused.values()}
+        others = {*self.sweeps, *(table for table, _ in self._unfinished)} - refused
+        if self._owes_sweep(others):
             return
         self.applied, self.shown = max(self.applied, self._covered), self._covered_topics
         self._owed = {

@@ -35,7 +35,7 @@ from spark_jobs.source.group import GroupOffsets, Reached, TaskCounts, group_nam
 from spark_jobs.source.reading import Partition
 from spark_jobs.source.topic_ends import TopicEnds
 from spark_jobs.task_errors import error_of_task
-from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig, TaskReport
+from spark_jobs.task_report import Blocked, SchemaCatalog, SinkTaskConfig, TaskReport
 from spark_jobs.writer import REPORT_DDL, OpenWriter, StoreWriter
 
 log = structlog.get_logger(__name__)
@@ -67,8 +67,7 @@ class BatchReport:
     write_s: float = 0.0  # of all tasks together
     is_behind: bool = False
     is_over: bool = False  # a task reads no more
-    unknown_schema: str = ""
-    next_after_unknown: str = ""
+    blocked: dict[Partition, Blocked] = field(default_factory=dict)
     staged: list[Any] = field(default_factory=list)
     dead_letters: DeadLetterUpdates = field(default_factory=dict)
     lost: dict[str, str] = field(default_factory=dict)  # topic → why its records can't be read from where they begin
@@ -93,8 +92,7 @@ class BatchReport:
                 merged.start_offsets.setdefault(partition.topic, {})[partition.number] = begin
             merged.add(counts.unreported(number, report.counts))
             merged.is_behind = merged.is_behind or report.is_behind
-            if not merged.unknown_schema:
-                merged.unknown_schema, merged.next_after_unknown = report.unknown_schema, report.next_after_unknown
+            merged.blocked |= report.blocked
             merged.staged += report.staged
             merged.dead_letters |= report.dead_letters
             merged.lost |= {partition.topic: reason for partition, reason in report.lost.items()}

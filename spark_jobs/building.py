@@ -55,6 +55,7 @@ class Builder(SinkThread):
         self._tables = request.table_ids
         self.role: Literal["building", "kept"] = "kept" if self._is_rollback else "building"
         self._is_ready = threading.Event()
+        self._refusal = ""  # why it was said last that the generation waits
         self._goal: tuple[tuple[int, int], float] | None = None
         self._thread = threading.Thread(target=self.run, name=f"{name} {self.slot}", daemon=True)
 
@@ -147,4 +148,14 @@ class Builder(SinkThread):
         if self._goal is None or now - self._goal[1] > BEHIND_S_MAX:
             serving = newest(connections.control.sinks.values(), self.name)
             self._goal = (swap_goal(sync.state.published, serving, time.time()), now)
-        return sync.state.applied[:2] >= self._goal[0] > (0, 0) and sync.state.has_read_out
+        has_caught_up = sync.state.applied[:2] >= self._goal[0] > (0, 0) and sync.state.has_read_out
+        return has_caught_up and self._has_all_tables(sync)
+
+    def _has_all_tables(self, sync: SinkSync) -> bool:
+        """A generation without a part of a table does not replace one that has it."""
+        refused = next(iter(sync.state.refused.values()), None)
+        if refused is not None and refused.reason != self._refusal:
+            log.warning("generation waits for a table", sink=self.name, table=refused.table, because=refused.reason)
+            self._on_failure(f"it waits for {refused.table}: {refused.reason}", refused.next)
+            self._refusal = refused.reason
+        return refused is None

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 from cdc.formats.wire_format import MAGIC
 from cdc.kafka.record_decoding import NEXT_AFTER_OTHER_SCHEMA, DamagedRecordError, RecordReader
-from cdc.model.errors import UnknownIdError
+from cdc.model.errors import ConfigError, UnknownIdError
 from cdc.model.events import TableId
 from sinks.contract import Change, Outcome, Result, SourceOperation
-from sinks.errors import RefusedError, SinkError
+from sinks.errors import SinkError
 from sinks.records import RecordCoordinates, UnknownSchemaError, ordinary_change, read_record
 from sinks.row_errors import apply_each
 from spark_jobs.rejections import Rejections
 from spark_jobs.source.piece import Piece, PieceRecord
 from spark_jobs.source.reading import Partition
-from spark_jobs.task_report import SchemaCatalog, TaskReport
+from spark_jobs.task_report import Blocked, SchemaCatalog, TaskReport
 
 
 class ChangeWriter(Protocol):
@@ -84,16 +84,15 @@ class PieceWriter:
         self._rejections = rejections
         self._executor = executor
         self._pending: tuple[_Pending, Future[tuple[list[Result], float]]] | None = None
-        # Partitions with a record whose schema is not known yet, and its offset: nothing behind it is written.
-        self._blocked: dict[Partition, int] = {}
 
     def write(self, piece: Piece) -> None:
-        """Begins to write a piece, after the one before is in the store. Of a partition with a record whose schema is
-        not known yet, that record and all behind it are left to the next task. Raises RefusedError for a record that
-        capture did not write; SinkError, also for an earlier piece."""
+        """Begins to write a piece, after the one before is in the store. Of a partition with a record that can't be
+        read (its schema is not known yet, or something other than capture wrote it), that record and all behind it are
+        left out, and the report says so. Raises SinkError, also for an earlier piece."""
         piece = self._without_taken(piece)
         records, changes = self._decode(piece)
-        pending = _Pending(piece, records, changes, self._target.reduced(changes), piece.positions | self._blocked)
+        ends = {partition: blocked.offset for partition, blocked in self._report.blocked.items()}
+        pending = _Pending(piece, records, changes, self._target.reduced(changes), piece.positions | ends)
         self.finish()
         self._report.is_behind = piece.is_full
         for topic, number, reason in piece.lost:
@@ -131,7 +130,7 @@ class PieceWriter:
     def _without_taken(self, piece: Piece) -> Piece:
         """Lets the target take what it can take at once, and returns the piece with the other records."""
         # While a dead letter is open, each row may close one.
-        if not isinstance(self._target, RecordTaker) or self._rejections.has_open or self._blocked:
+        if not isinstance(self._target, RecordTaker) or self._rejections.has_open or self._report.blocked:
             return piece
         self.finish()
         begun = time.monotonic()
@@ -153,9 +152,9 @@ class PieceWriter:
         schemas = [
             history.newest if (history := histories.get(read.topic)) is not None else None for read in piece.partitions
         ]
-        records, changes = [], []
+        records, changes, all_blocked = [], [], self._report.blocked
         for record in piece.records:
-            if self._blocked and piece.partition(record) in self._blocked:
+            if all_blocked and piece.partition(record) in all_blocked:
                 continue
             schema, plain = schemas[record.partition], record
             try:
@@ -165,13 +164,10 @@ class PieceWriter:
                     change = ordinary_change(schema, plain.key, plain.value)
                 changes.append(change or self._read(piece, plain))
                 records.append(plain)
-            except UnknownSchemaError as error:
-                if not self._report.unknown_schema:
-                    self._report.unknown_schema, self._report.next_after_unknown = error.message, error.hint
-                self._blocked[piece.partition(record)] = record.offset
             except SinkError as error:
-                hint = error.hint if plain is record else NEXT_AFTER_OTHER_SCHEMA
-                raise RefusedError(error.message, hint) from error
+                may_follow = isinstance(error, UnknownSchemaError)
+                hint = error.hint if may_follow or plain is record else NEXT_AFTER_OTHER_SCHEMA
+                all_blocked[piece.partition(record)] = Blocked(record.offset, error.message, hint, may_follow)
         return records, changes
 
     def _plain(self, piece: Piece, record: PieceRecord) -> PieceRecord:
@@ -181,7 +177,7 @@ class PieceWriter:
         try:
             plain = self._reader.plain
             return replace(record, key=plain(record.key), value=plain(record.value))
-        except (UnknownIdError, DamagedRecordError) as error:
+        except (UnknownIdError, DamagedRecordError, ConfigError) as error:
             kind = UnknownSchemaError if isinstance(error, UnknownIdError) else SinkError
             where = RecordCoordinates(*piece.partition(record), record.offset)
             raise kind(f"record at {where} can not be read: {error.message}", error.hint) from error

@@ -3,6 +3,7 @@
 A job may be killed at any moment: unpublished work is repeated, and the store's guard by version makes that harmless.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from cdc.model.control import ProgressRecord, table_key
 from cdc.model.events import TableId, pack_version
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.rejected_rows import RejectedRow, dead_letter_table
-from cdc.model.sink_records import JobId, SinkRecord
+from cdc.model.sink_records import JobId, RefusedTopic, SinkRecord
 from sinks.contract import Sink, lost_writes
 from sinks.errors import RefusedError, SinkError
 from spark_jobs.applied import ALTERED, AppliedPosition, Invalidations
@@ -54,6 +55,7 @@ class JobEnvironment:
     at_cuts: bool = False  # batches go from one cut to the next (ProgressRecord.is_cut)
     transactional: TransactionalBatches | None = None  # `batches`, if merged in one transaction; then `at_cuts`
     marks: CutMarks | None = None
+    unread_s_max: float = math.inf  # for which a topic that is not read keeps its deletes
     # Held while a batch runs and while tables are prepared: no task writes to a table that is being altered.
     writing: Lock = field(default_factory=Lock)
     turn: RLock = field(default_factory=RLock)  # sink, control and dead letters serve one thread at a time
@@ -240,7 +242,7 @@ class Publisher:
         """In one transaction of the store, writes a batch (None: there is none), sweeps, and notes the position; then
         publishes it. The state has the former position until the transaction is committed. Returns what was read. A
         batch that does not end at the cut is not written: what it lacks is read with the next one."""
-        state, merged = self.state, BatchReport()
+        state, merged, refusals = self.state, BatchReport(), dict[str, RefusedTopic]()
         with self.environment.turn:
             if self._is_uncertain and staged is None:
                 return merged
@@ -249,7 +251,8 @@ class Publisher:
                 with batches.transaction():
                     if staged is not None:
                         merged = batches.merge(staged)
-                        self._add_to(draft, merged, invalidations)
+                        refusals = state.refusals(merged, invalidations)
+                        self._add_to(draft, merged, invalidations, refusals)
                     self._is_uncertain = True
                     with state.lock:
                         state.readable_dead_letters |= merged.dead_letters
@@ -259,21 +262,31 @@ class Publisher:
                     record = self._note(draft)
             except _NotAtCut:
                 state.give_up_lost(merged, invalidations)
+                state.refuse(refusals)
                 log.info("a batch does not end at its cut, and is read again", sink=self._sink.name)
                 return merged
             with state.lock:
                 state.position = draft
                 state.report_count += staged is not None
             self._is_uncertain = False
+            state.refuse(refusals)
             self._publish(record)
         if staged is not None:
             state.has_new_writes.set()
         return merged
 
-    def _add_to(self, draft: AppliedPosition, merged: BatchReport, invalidations: Invalidations) -> None:
+    def _add_to(
+        self,
+        draft: AppliedPosition,
+        merged: BatchReport,
+        invalidations: Invalidations,
+        refusals: Mapping[str, RefusedTopic],
+    ) -> None:
         """Raises _NotAtCut."""
         draft.mark_written(as_offsets(merged.end_offsets), invalidations, as_offsets(merged.start_offsets))
-        if merged.lost or not draft.is_at_cut(self.state.topics):
+        for topic, refusal in refusals.items():
+            draft.refuse(topic, refusal)
+        if merged.lost or not draft.is_at_cut(self.state.topics - refusals.keys()):
             raise _NotAtCut
         draft.mark_readable(draft.written, invalidations)
 
@@ -320,9 +333,13 @@ class Publisher:
                 dead_letters=len(open_dead_letters),
                 rejected=dict(Counter(str(dead_letter_table(dead_letter)) for dead_letter in open_dead_letters)),
                 history=position.history,
-                incarnations={topic: position.incarnations.get(topic, "") for topic in position.offsets},
+                incarnations={
+                    topic: position.incarnations.get(topic, "")
+                    for topic in (position.offsets.keys() | position.refused.keys())
+                },
                 owed=position.owed | unread | altered,
                 shown=position.shown,
+                refused=dict(position.refused),
                 cut_offsets={} if cut is None else cut.end_offsets,
                 job=self.environment.job_id,
             )

@@ -52,7 +52,7 @@ from spark_jobs.query_listener import query_name
 from spark_jobs.source import stream_of_sink
 from spark_jobs.source.sink_options import SinkStreamOptions
 from spark_jobs.staging import WarehouseBatches
-from spark_jobs.starting import with_closings_owed
+from spark_jobs.starting import too_old_s, with_closings_owed
 from spark_jobs.sync import SinkSync
 from spark_jobs.task_errors import error_of_task
 
@@ -373,6 +373,7 @@ class SinkThread(ABC):
             at_cuts=self._section.is_at_cuts,
             transactional=batches if isinstance(batches, TransactionalBatches) else None,
             marks=opened.marks,
+            unread_s_max=too_old_s(self._config.topics.config.deletes_kept_s),
         )
         sync = SinkSync(environment, position)
         if isinstance(batches, WarehouseBatches):

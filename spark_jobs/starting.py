@@ -155,7 +155,14 @@ def _names_in_position(tables: Mapping[str, str]) -> dict[str, set[str]]:
     """Returns the names of tables in each field of SinkRecord that has one entry for each table."""
     topics, names = set(tables.values()), set(tables)
     keys = {table_key(TableId.parse(table)) for table in tables}
-    return {"end_offsets": topics, "incarnations": topics, "sweeps": keys, "mappings": names, "owed": names}
+    return {
+        "end_offsets": topics,
+        "incarnations": topics,
+        "refused": topics,
+        "sweeps": keys,
+        "mappings": names,
+        "owed": names,
+    }
 
 
 def first_position(sink: str, generation: int, history: str, reset: Iterable[TableId], now_us: int) -> SinkRecord:

@@ -13,14 +13,13 @@ store or of brokers.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
 
 from cdc.model.errors import BrokerError, UnreachableError
 from sinks.errors import RefusedError, SinkError
-from sinks.records import NEXT_AFTER_LOST_SCHEMA
 from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import AppliedPosition, Invalidations, Offsets
 from spark_jobs.batches import BatchReport
@@ -105,9 +104,11 @@ class ControlFollower:
                         reason = state.position.check_topic(topic, found[topic], written.get(topic, ()))
                     if reason is not None:
                         unreadable[topic] = reason
+                unreadable = {**state.left_out(found), **unreadable}
                 ends = {topic: there.end_offsets for topic, there in found.items() if topic not in unreadable}
-                before, state.unreadable, state.found_ends = state.unreadable, unreadable, ends
-        for topic in unreadable.keys() - before:
+                new = unreadable.keys() - state.unreadable.keys() - state.position.refused.keys()
+                state.unreadable, state.found_ends = unreadable, ends
+        for topic in new:
             log.warning("table is not read", sink=self.environment.sink.name, topic=topic, because=unreadable[topic])
         return ends
 
@@ -163,11 +164,13 @@ class _ThreadWork:
     publisher: Publisher
 
 
+@dataclass
 class BatchRunner(_ThreadWork):
     """The batches, for the query's thread."""
 
     failure: Exception | None = None  # why the last batch failed
-    _unknown_since_us: int | None = None  # since when every batch has met an unknown schema
+    # topic → since when every batch has met an unknown schema
+    _unknown_since_us: dict[str, int] = field(default_factory=dict)
 
     def apply_batch(self, query_number: int, micro_batch: Any = None) -> None:
         """Writes the rows of a batch. Raises QueryStopped for a query that may not begin one (any more)."""
@@ -219,19 +222,25 @@ class BatchRunner(_ThreadWork):
         self.publisher.publish()
 
     def _wait_for_schema(self, report: BatchReport) -> None:
-        """Waits for a schema. Raises SinkError if the control topic still lacks it after SCHEMA_WAIT_S_MAX, in which
-        every batch has met an unknown one. It was another one before a table was prepared."""
-        environment, state = self.environment, self.state
-        if not report.unknown_schema:
-            self._unknown_since_us = None
-            return
-        self._unknown_since_us = self._unknown_since_us or environment.now_us()
-        if environment.now_us() - max(self._unknown_since_us, state.prepared_us) > SCHEMA_WAIT_S_MAX * 1_000_000:
+        """Waits for schemas. A topic is refused if its records lack one for SCHEMA_WAIT_S_MAX, in which every batch has
+        met an unknown one. It was another one before a table was prepared. Raises SinkError for a topic of no table."""
+        environment, state, now_us = self.environment, self.state, self.environment.now_us()
+        waiting = {place.topic: blocked for place, blocked in report.blocked.items() if blocked.may_follow}
+        waiting = {topic: blocked for topic, blocked in waiting.items() if topic not in state.unreadable}
+        self._unknown_since_us = {topic: self._unknown_since_us.get(topic, now_us) for topic in waiting}
+        overdue = {
+            topic
+            for topic, since_us in self._unknown_since_us.items()
+            if now_us - max(since_us, state.prepared_us) > SCHEMA_WAIT_S_MAX * 1_000_000
+        }
+        for topic in sorted(overdue - state.schema_histories.keys()):
             raise SinkError(
-                f"{environment.sink.name}: {report.unknown_schema}, for {SCHEMA_WAIT_S_MAX:.0f} s",
-                report.next_after_unknown or NEXT_AFTER_LOST_SCHEMA,
+                f"{environment.sink.name}: {waiting[topic].reason}, for {SCHEMA_WAIT_S_MAX:.0f} s", waiting[topic].next
             )
-        if not state.unprepared:
+        if overdue:
+            state.refuse_for_schemas(report, overdue)
+            self.publisher.publish()
+        elif waiting and not state.unprepared:
             environment.wait(SCHEMA_WAIT_S)
 
 
@@ -303,7 +312,7 @@ class SinkSync:
     """One generation of one sink: what its threads share, and the work of two of them."""
 
     def __init__(self, environment: JobEnvironment, position: AppliedPosition) -> None:
-        self.state = SyncState(environment.sink.name, position, environment.now_us)
+        self.state = SyncState(environment.sink.name, position, environment.now_us, environment.unread_s_max)
         publisher = Publisher(environment, self.state)
         control = ControlFollower(environment, self.state, publisher)
         self.batch_runner = BatchRunner(environment, self.state, control, publisher)

@@ -1,7 +1,8 @@
 """What the threads of one generation of a sink share: how far it is, and what is still to be done. Does no I/O."""
 
+import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
@@ -10,14 +11,19 @@ import structlog
 
 from cdc.model.control import ProgressRecord, SweepRecord
 from cdc.model.events import TableId
+from cdc.model.sink_records import RefusedTopic
 from sinks.schema_history import SchemaHistory
-from spark_jobs.applied import Applied, AppliedPosition, Invalidations, Offsets, covers
+from spark_jobs.applied import Applied, AppliedPosition, FoundTopic, Invalidations, Offsets, covers
 from spark_jobs.batches import BatchReport
 from spark_jobs.rejections import DeadLetterUpdates
+from spark_jobs.task_report import Blocked
 
 log = structlog.get_logger(__name__)
 
 BEHIND_S: Final = 0.25
+# Before a topic with a record that can't be read is tried again: a live batch ends for it.
+TRY_S_FIRST: Final = 30.0
+TRY_S_MAX: Final = 600.0
 
 
 @dataclass(slots=True)
@@ -28,11 +34,23 @@ class Written:
     dead_letters: DeadLetterUpdates = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """When a refused topic is read again, to see whether it was mended."""
+
+    places: Mapping[int, int]  # see RefusedTopic
+    pause_s: float
+    at_us: int
+
+
 class SyncState:
     """The state of one generation. Methods take the lock, and may be called by any thread. Whoever holds it calls
     neither a store nor the brokers. A value that is handed out is replaced as a whole, never changed."""
 
-    def __init__(self, sink_name: str, position: AppliedPosition, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self, sink_name: str, position: AppliedPosition, now_us: Callable[[], int], unread_s_max: float = math.inf
+    ) -> None:
+        """`unread_s_max`: a topic that was not read for so long may lack deletes."""
         self.has_new_writes = threading.Event()  # something was written since the watching thread worked last
         self.lock = threading.Lock()  # of everything below
         self.position = position  # replaced as a whole by a transactional sink
@@ -53,6 +71,8 @@ class SyncState:
         self._sink_name = sink_name
         self._now_us = now_us
         self._query_numbers = count(1)
+        self._unread_s_max = unread_s_max
+        self._trials: dict[str, _Trial] = {}  # by topic
         self._behind_us: int | None = None  # when a task reported last that there are more records than it can take
 
     @property
@@ -71,6 +91,12 @@ class SyncState:
         """The furthest position that capture is known to have published."""
         with self.lock:
             return self.position.published
+
+    @property
+    def refused(self) -> Mapping[str, RefusedTopic]:
+        """The topics without which the position goes on."""
+        with self.lock:
+            return dict(self.position.refused)
 
     @property
     def has_read_out(self) -> bool:
@@ -115,6 +141,7 @@ class SyncState:
             self.written_count += report.written
             self.stale_count += report.stale
             self.report_count += bool(end_offsets)
+            self._refuse(self._refusals(report, invalidations))
             if report.is_behind:
                 self._behind_us = self._now_us()
         self.give_up_lost(report, invalidations)
@@ -137,6 +164,80 @@ class SyncState:
                 self.position.invalidate(topic)
         for topic in lost:
             log.warning("topic is read from its beginning", sink=self._sink_name, because=report.lost[topic])
+
+    # ---- topics with a record that can't be read
+
+    def refusals(self, report: BatchReport, invalidations: Invalidations) -> dict[str, RefusedTopic]:
+        """Returns the topics that are not read on behind this report."""
+        with self.lock:
+            return self._refusals(report, invalidations)
+
+    def refuse(self, refusals: Mapping[str, RefusedTopic]) -> None:
+        """Has batches leave these topics out for a while; the position goes on without them."""
+        with self.lock:
+            self._refuse(refusals)
+
+    def refuse_for_schemas(self, report: BatchReport, topics: Collection[str]) -> None:
+        """Refuses topics whose records' schemas did not follow in time."""
+        with self.lock:
+            self._refuse(self._refusals(report, self.position.invalidations, topics))
+
+    def _refusals(
+        self, report: BatchReport, invalidations: Invalidations, overdue: Collection[str] = ()
+    ) -> dict[str, RefusedTopic]:
+        """`overdue`: topics that are refused for records whose schemas are not known, too."""
+        found: dict[str, RefusedTopic] = {}
+        for partition, blocked in sorted(report.blocked.items()):
+            topic, position = partition.topic, self.position
+            is_waited_for = blocked.may_follow and topic not in position.refused and topic not in overdue
+            is_void = position.invalidations.get(topic) != invalidations.get(topic)
+            if topic not in self.schema_histories or is_waited_for or is_void:
+                continue
+            first = found.get(topic)
+            found[topic] = RefusedTopic(
+                table=str(self.schema_histories[topic].newest.table),
+                reason=first.reason if first is not None else blocked.reason,
+                next=first.next if first is not None else self._next_after(topic, blocked),
+                places={**(first.places if first is not None else {}), partition.number: blocked.offset},
+                is_left_out=True,
+                since_us=self._now_us(),
+            )
+        return found
+
+    def _next_after(self, topic: str, blocked: Blocked) -> str:
+        if blocked.may_follow:
+            return blocked.next
+        table = self.schema_histories[topic].newest.table
+        return (
+            f"{blocked.next}; then delete the record (kafka-delete-records), or topic {topic} if nobody else needs it: "
+            f"capture stops the table, and cdc table start {table} publishes all its rows again"
+        )
+
+    def _refuse(self, refusals: Mapping[str, RefusedTopic]) -> None:
+        for topic, refusal in refusals.items():
+            last = self._trials.get(topic)
+            is_same = last is not None and last.places == refusal.places
+            pause_s = min(2 * last.pause_s, TRY_S_MAX) if last is not None and is_same else TRY_S_FIRST
+            self._trials[topic] = _Trial(refusal.places, pause_s, self._now_us() + round(pause_s * 1_000_000))
+            self.position.refuse(topic, refusal)
+            self.unreadable = {**self.unreadable, topic: refusal.reason}
+            if not is_same:
+                what = {"because": refusal.reason, "next": refusal.next}
+                log.warning("table is not read on", sink=self._sink_name, table=refusal.table, **what)
+
+    def left_out(self, found: Mapping[str, FoundTopic]) -> dict[str, str]:
+        """Returns the refused topics that batches leave out, each with the reason. Those whose time has come, and those
+        whose record was deleted, are read again. To be called with the lock."""
+        refused = self.position.refused
+        self._trials = {topic: trial for topic, trial in self._trials.items() if topic in refused}
+        for topic in [topic for topic, refusal in refused.items() if refusal.is_left_out]:
+            trial = self._trials.get(topic)
+            starts = found[topic].start_offsets if topic in found else ()
+            is_gone = any(number < len(starts) and starts[number] > at for number, at in refused[topic].places.items())
+            if is_gone or trial is None or self._now_us() >= trial.at_us:
+                unread_s = (self._now_us() - refused[topic].since_us) / 1_000_000
+                self.position.read_again(topic, is_old=unread_s > self._unread_s_max)
+        return {topic: refusal.reason for topic, refusal in refused.items() if refusal.is_left_out}
 
     def incarnation_of(self, topic: str) -> str:
         """Returns the incarnation of a topic when the running batch began."""

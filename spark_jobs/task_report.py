@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from cdc.config.settings import KafkaConfig
 from cdc.config.stores import StoreConfig
@@ -34,6 +34,15 @@ class SchemaCatalog:
     schema_histories: Mapping[str, SchemaHistory]  # by topic
 
 
+class Blocked(NamedTuple):
+    """The first record of a partition that can't be read: it and all behind it are not written."""
+
+    offset: int
+    reason: str
+    next: str
+    may_follow: bool = False  # its schema is not known, and may be on its way
+
+
 @dataclass(slots=True)
 class TaskReport:
     """The work of a task. Everything from `start_offsets` to `end_offsets` is in the store, or was superseded there."""
@@ -45,8 +54,7 @@ class TaskReport:
     stale: int = 0
     write_s: float = 0.0  # spent in the store's client
     is_behind: bool = False  # more records may follow at once
-    unknown_schema: str = ""  # the error of a record whose schema is not in the catalog, or not in the registry
-    next_after_unknown: str = ""  # the next step
+    blocked: dict[Partition, Blocked] = field(default_factory=dict)
     staged: tuple[Any, ...] = ()  # files or rows for a store that the driver writes
     dead_letters: DeadLetterUpdates = field(default_factory=dict)  # dead letters that were opened or closed
     lost: dict[Partition, str] = field(default_factory=dict)  # partitions that are not read on, and why

@@ -33,6 +33,7 @@ from spark_jobs.task_report import SchemaCatalog, SinkTaskConfig, TaskReport
 
 REPORT_DDL: Final = "report binary"
 REPORT_S: Final = 0.1  # between two reports of a running task, unless no records follow
+BLOCKED_S_MAX: Final = 5.0  # for which a batch goes on whose records lack a schema: its record ends the batch
 
 
 OpenWriter = Callable[[SinkTaskConfig, SchemaCatalog], ChangeWriter]
@@ -123,10 +124,17 @@ def write_pieces(writer: StoreWriter, pieces: Iterable[Piece], task: int) -> Tas
 
 
 def _write_live(writer: PieceWriter, pieces: Iterable[Piece], report: TaskReport, reports: LiveReports) -> None:
-    reported = 0.0
+    reported, blocked_since, is_ending = 0.0, 0.0, False
     for piece in pieces:
         writer.write(piece)  # an empty one waits for the store: none follow at once
         now = time.monotonic()
+        if report.blocked and not is_ending:
+            blocked_since = blocked_since or now
+            is_known = any(not blocked.may_follow for blocked in report.blocked.values())
+            is_ending = is_known or now - blocked_since >= BLOCKED_S_MAX
+            if is_ending:  # the driver has all tasks end, and says in which position the other tables are
+                writer.finish()
+                reports.send(report, is_over=True)
         if now - reported >= REPORT_S or not piece.records:
             reports.send(report)
             reported = now

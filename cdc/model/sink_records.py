@@ -5,13 +5,27 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from cdc.model.control import U64
+from cdc.model.control import U64, Record
 from cdc.model.job_records import PerGenerationRecord
 
 JobId = tuple[int, str]
 """A number that grows with each start of a sink's job, and a random text; the greater one continues."""
 
 STALLED_S: Final = 5.0  # a capture, sink or view without progress for this time is a problem
+
+
+class RefusedTopic(Record):
+    """A topic with a record that the sink can't read: nothing behind it is applied, and the table's sweeps wait. The
+    applied position goes on without the topic."""
+
+    table: str  # schema.table
+    reason: str
+    next: str
+    places: dict[int, int]  # partition → offset of the record
+    owed_ends: tuple[int, ...] = ()  # the topic's end offsets as of applied_lsn, which the store lacks
+    is_left_out: bool = False  # until it is tried again, batches do not read it
+    since_us: int = 0  # our clock when it was refused first
+    is_old: bool = False  # deletes behind the record may be gone from the topic since
 
 
 class SinkRecord(PerGenerationRecord):
@@ -45,6 +59,7 @@ class SinkRecord(PerGenerationRecord):
     # Of a sink that is written up to cuts (ProgressRecord.is_cut): the end offsets of the one up to which it is written
     # next, or is. Empty: it is not, or none was published yet.
     cut_offsets: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    refused: dict[str, RefusedTopic] = Field(default_factory=dict)  # by topic
     store: str = ""  # the type of its store: search, cache, warehouse, sql, or one of another package
     patience_s: float = 0.0  # for which it may publish nothing although records wait, by its trigger
     job: JobId = (0, "")  # of the job that has written this record

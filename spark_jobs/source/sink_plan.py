@@ -111,7 +111,8 @@ class Planner:
         """Plans the next batch: the topics that are those that capture has published, from the sink's position on.
         Raises WatershedError."""
         record = self._position()
-        topics = sorted(schemas.newest.topic for schemas in self._control.schema_histories.values())
+        left_out = {topic for topic, refused in record.refused.items() if refused.is_left_out}
+        topics = sorted({schemas.newest.topic for schemas in self._control.schema_histories.values()} - left_out)
         left = self._left(topics, record) if self._options.at_cuts else set()
         if self._options.at_cuts and covers(record.end_offsets, record.cut_offsets) and left <= self._read_out:
             return BatchPlan({}, {}, {}, {})

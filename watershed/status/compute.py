@@ -292,6 +292,7 @@ def _sink(
         stale=record.stale,
         dead_letters=record.dead_letters,
         owed=record.owed,
+        refused={one.table: one.next for one in record.refused.values() if one.table in record.owed},
         state=condition.state if condition is not None else "",
         error=condition.message if condition is not None else "",
         next=condition.next if condition is not None else "",
@@ -345,6 +346,7 @@ def lag_records(config: Config, record: SinkRecord, published: ProgressRecord | 
         for table in config.source.stored_table_ids
         if str(table) not in excluded and (section is None or section.holds(table))
     }
+    stored -= {topic for topic, refused in record.refused.items() if refused.is_left_out}  # a problem of its own
     wanted = {topic: ends for topic, ends in published.end_offsets.items() if topic in stored}
     return sum(sum(ends) - passed(record.end_offsets, topic, ends) for topic, ends in wanted.items())
 

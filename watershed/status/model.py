@@ -154,6 +154,7 @@ class SinkStatus(Node):
     stale: int
     dead_letters: int  # rows that the store rejected, and of which it has taken no later version
     owed: dict[str, str] = {}  # table → why the store may lack rows up to the applied position
+    refused: dict[str, str] = {}  # table that is owed for a record that can't be read → the next step
     state: str  # of the job in the answering process; empty: it runs elsewhere
     error: str  # the last one, until the sink's position has moved
     next: str

@@ -181,6 +181,9 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
                 sink.sink,
                 is_warning=True,
             )
+        for table, next_step in sorted(sink.refused.items()):
+            message = f"{sink.sink} does not read {table} on: {sink.owed[table]}"
+            yield _problem("sink", message, next_step, sink.sink, is_warning=sink.sink not in config.sinks)
         if sink.query is not None and sink.query.shortage and sink.sink in config.sinks:
             message = f"{sink.sink} may be late: {sink.query.shortage}"
             yield _problem("sink", message, sink.query.next, sink.sink, is_warning=True)

@@ -22,7 +22,7 @@ from spark_jobs.rejections import DeadLetterUpdates
 from spark_jobs.source.group import Reached, TaskCounts
 from spark_jobs.source.reading import Partition
 from spark_jobs.task_errors import TaskError
-from spark_jobs.task_report import SinkTaskConfig, TaskReport
+from spark_jobs.task_report import Blocked, SinkTaskConfig, TaskReport
 from spark_jobs.writer import REPORT_DDL, StoreWriter
 from tests.support.waiting import eventually
 from tests.unit.cdc.model.test_rejected_rows import ROW
@@ -79,13 +79,13 @@ def test_what_tasks_have_committed_is_one_report() -> None:
 def test_reports_of_tasks_add_up() -> None:
     letter: DeadLetterUpdates = {"1/public.a/1": ROW}
     one = TaskReport({OTHER: 2}, {OTHER: 7}, records=5, written=3, stale=2, is_behind=True, dead_letters=letter)
-    two = TaskReport({PARTITION: 0}, {PARTITION: 9, B: 1}, records=1, written=1, staged=("file",), unknown_schema="it")
-    two.lost = {B: "gone"}
+    two = TaskReport({PARTITION: 0}, {PARTITION: 9, B: 1}, records=1, written=1, staged=("file",))
+    two.lost, two.blocked = {B: "gone"}, {PARTITION: Blocked(9, "it", "mend it")}
     merged = BatchReport.of([one, two, TaskReport(dead_letters={"1/public.a/2": None}, staged=("another",))])
     assert merged.end_offsets == {TOPIC: {1: 7, 0: 9}, B.topic: {0: 1}}
     assert merged.start_offsets == {TOPIC: {1: 2, 0: 0}, B.topic: {0: 0}}
     assert (merged.records, merged.written, merged.stale, merged.is_behind) == (6, 4, 2, True)
-    assert (merged.staged, merged.unknown_schema, merged.lost) == (["file", "another"], "it", {B.topic: "gone"})
+    assert (merged.staged, merged.blocked, merged.lost) == (["file", "another"], two.blocked, {B.topic: "gone"})
     assert merged.dead_letters == letter | {"1/public.a/2": None}
 
 

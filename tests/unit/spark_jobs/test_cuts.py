@@ -130,7 +130,8 @@ class Store:
             self.job, SchemaCatalog("c", HISTORIES), None, f"batch {next(_NUMBERS)}", False, {}
         )
         report = BatchReport()
-        for task, topic in enumerate(self.log):
+        planned = [topic for topic in self.log if topic not in last.refused or not last.refused[topic].is_left_out]
+        for task, topic in enumerate(planned):
             begin = last.end_offsets.get(topic, (0,))[0]
             end = last.cut_offsets[topic][0] if self.ends is None else self.ends[topic]
             if end > begin:

@@ -12,17 +12,17 @@ import pytest
 from cdc.config.schema_registry import SchemaRegistryConfig
 from cdc.formats.wire_format import head
 from cdc.kafka.record_decoding import RecordReader
-from cdc.model.errors import ConfigError, UnknownIdError
+from cdc.model.errors import UnknownIdError
 from cdc.model.events import Column, pack_version
 from cdc.model.rejected_rows import RejectedRow
 from sinks.contract import Change, Result
-from sinks.errors import RefusedError, SinkError
+from sinks.errors import SinkError
 from sinks.schema_history import SchemaHistory
 from spark_jobs.piece_writer import PieceWriter
 from spark_jobs.rejections import Rejections
 from spark_jobs.source.piece import Piece
 from spark_jobs.task_report import TaskReport
-from tests.unit.spark_jobs.records import PARTITION, FakeTarget, Record, catalog, job, piece, schema, upsert
+from tests.unit.spark_jobs.records import OTHER, PARTITION, FakeTarget, Record, catalog, job, piece, schema, upsert
 
 
 @pytest.fixture
@@ -97,10 +97,11 @@ def test_a_piece_that_the_store_fails_to_take_is_not_counted_and_nothing_after_i
 def test_a_record_that_is_refused_does_not_hide_what_the_store_took_before(executor: Executor) -> None:
     made, report = writer(executor, FakeTarget())
     made.write(piece(upsert(0, 1, 1), is_full=True))
-    with pytest.raises(RefusedError):
-        made.write(piece(Record(1, 2, 2, b"[]")))
+    made.write(piece(Record(1, 2, 2, b"[]")))
+    made.write(piece(upsert(2, 3, 3), upsert(0, 4, 4, partition=1)))
     made.finish()
-    assert (report.end_offsets, report.written) == ({PARTITION: 1}, 1)
+    assert (report.end_offsets, report.written) == ({PARTITION: 1, OTHER: 1}, 2)
+    assert report.blocked.keys() == {PARTITION}
 
 
 class ParticularTarget(FakeTarget):
@@ -143,12 +144,13 @@ def test_a_record_whose_schema_the_registry_lacks_blocks_its_partition_only(exec
     with_registry.finish()
     assert sorted(target.held) == [1, 4]
     assert report.end_offsets[PARTITION] == 1, "the next task begins at the record"
-    assert "no schema with id 9" in report.unknown_schema
-    assert f"{PARTITION.topic}, partition {PARTITION.number}, offset 1" in report.unknown_schema
-    assert report.next_after_unknown == "restore it"
+    blocked = report.blocked[PARTITION]
+    assert "no schema with id 9" in blocked.reason
+    assert f"{PARTITION.topic}, partition {PARTITION.number}, offset 1" in blocked.reason
+    assert (blocked.next, blocked.may_follow) == ("restore it", True)
 
 
-def test_an_id_that_means_another_schema_now_stops_the_sink_instead_of_giving_columns_other_names(
+def test_an_id_that_means_another_schema_now_stops_the_table_instead_of_giving_columns_other_names(
     executor: Executor,
 ) -> None:
     """Seen: a registry was restored from an older copy, and the id of a table's schema given to one of the same layout.
@@ -169,18 +171,21 @@ def test_an_id_that_means_another_schema_now_stops_the_sink_instead_of_giving_co
     made.write(piece(record))
     made.finish()
     assert target.held.keys() == {1}
-    made, _ = writer_of(["id", "phone"])
-    with pytest.raises(RefusedError, match=r"does not have the columns of public\.a, schema version 1") as refused:
-        made.write(piece(record))
-    assert "was not restored from an older copy" in refused.value.hint
+    made, target = writer_of(["id", "phone"])
+    made.write(piece(record))
+    made.finish()
+    (blocked,) = made._report.blocked.values()
+    assert "does not have the columns of public.a, schema version 1" in blocked.reason and target.held == {}
+    assert "was not restored from an older copy" in blocked.next and not blocked.may_follow
 
 
 def refuse(schema_id: int) -> Any:
     raise UnknownIdError(f"no schema with id {schema_id}", "restore it")
 
 
-def test_a_record_of_a_registry_without_the_section_is_an_error_that_names_it(executor: Executor) -> None:
+def test_a_record_of_a_registry_without_the_section_ends_its_partition(executor: Executor) -> None:
+    """Also another program's bytes that begin with a zero byte."""
     record = upsert(0, 1, 1)
     record._value = head(9) + b"\x02"
-    with pytest.raises(ConfigError, match=r"kafka\.schema_registry is not configured"):
-        write(executor, FakeTarget(), [piece(record)])
+    (blocked,) = write(executor, FakeTarget(), [piece(record)]).blocked.values()
+    assert "kafka.schema_registry is not configured" in blocked.reason and not blocked.may_follow

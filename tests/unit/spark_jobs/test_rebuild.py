@@ -335,6 +335,6 @@ def test_a_generation_lacks_no_rows_of_tables_that_left_when_it_is_ready(has_rea
     builder = cast("Any", Builder.__new__(Builder))
     builder.name, builder._goal = "search", None
     at = Applied(1, 500, 0)
-    sync = SimpleNamespace(state=SimpleNamespace(applied=at, published=at, has_read_out=has_read_out))
+    sync = SimpleNamespace(state=SimpleNamespace(applied=at, published=at, has_read_out=has_read_out, refused={}))
     connections = SimpleNamespace(control=SimpleNamespace(sinks={}))
     assert builder._has_caught_up(sync, connections) is has_read_out

@@ -21,6 +21,7 @@ from spark_jobs.batches import BatchReport, OnReport
 from spark_jobs.control_reader import ControlUpdate
 from spark_jobs.publishing import CutMarks, JobEnvironment
 from spark_jobs.rejections import DeadLetterUpdates
+from spark_jobs.source.reading import Partition
 from spark_jobs.sync import (
     GENERATION_CHECK_S,
     SCHEMA_WAIT_S,
@@ -30,7 +31,8 @@ from spark_jobs.sync import (
     SinkSync,
 )
 from spark_jobs.sync_state import BEHIND_S, SyncState
-from tests.unit.spark_jobs.records import TOPIC, schema
+from spark_jobs.task_report import Blocked
+from tests.unit.spark_jobs.records import PARTITION, TOPIC, schema
 
 NO_NEWS = ControlUpdate((), (), ())
 TABLE = TableId("public", "a")
@@ -376,7 +378,7 @@ def test_a_schema_that_is_not_there_yet_is_waited_for() -> None:
     """Seen: a row's record was readable before the control record with its schema, and the sink stopped for good."""
     first = schema()
     second = replace(first, version=2, columns=(*first.columns, Column("name", 25, -1, "text", True, "b", 25)))
-    unknown = BatchReport(unknown_schema="record at …: schema version 2")
+    unknown = BatchReport(blocked={PARTITION: Blocked(2, "record at …: schema version 2", "", may_follow=True)})
     known = ControlUpdate((), (), (SchemaHistory((first, second)),))
     # Control is read at the beginning of each batch and at its end.
     bench = Bench(reports=[unknown, unknown, unknown, wrote(3)], update=[NO_NEWS] * 5 + [known])
@@ -388,22 +390,25 @@ def test_a_schema_that_is_not_there_yet_is_waited_for() -> None:
     assert bench.sync.batch_runner.failure is None
 
 
-def test_a_schema_that_never_comes_is_an_error_with_the_record() -> None:
-    unknown = BatchReport(unknown_schema="record at x, partition 0, offset 7: schema version 2")
-    bench = Bench(reports=[unknown] * 1000)
-    with pytest.raises(SinkError, match=f"offset 7: schema version 2, for {SCHEMA_WAIT_S_MAX:.0f} s") as lost:
-        bench.batch(1000)
-    assert "records of the control topic" in lost.value.hint
-    assert bench.calls.count("batch") <= SCHEMA_WAIT_S_MAX + 2
+def test_a_schema_that_never_comes_stops_its_table_alone() -> None:
+    """Seen: the sink stopped for all of its tables, and began again every half minute."""
+    unknown = BatchReport(blocked={PARTITION: Blocked(7, "offset 7: schema version 2", "look", may_follow=True)})
+    bench = Bench(reports=[unknown] * 32, update=[ControlUpdate((progress(500, 9),), (), ())])
+    bench.batch(28)
+    assert bench.published[-1].refused == {} and bench.published[-1].applied_lsn == 0
+    bench.batch(4)
+    record = bench.published[-1]
+    assert (record.applied_lsn, record.owed) == (500, {"public.a": "offset 7: schema version 2"})
+    assert (record.refused[TOPIC].places, record.refused[TOPIC].next) == ({0: 7}, "look")
+    assert sum(bench.waited) <= SCHEMA_WAIT_S_MAX
 
 
-def test_a_schema_that_the_registry_lacks_is_looked_for_there() -> None:
-    """Seen: the hint was to look at the control topic, and to publish under a new prefix."""
-    unknown = BatchReport(unknown_schema="record at x: no schema with id 9", next_after_unknown="restore the registry")
+def test_a_record_without_a_known_schema_in_a_topic_of_no_table_is_an_error() -> None:
+    unknown = BatchReport(blocked={Partition("x", 0): Blocked(7, "no schema record names x", "look", may_follow=True)})
     bench = Bench(reports=[unknown] * 1000)
-    with pytest.raises(SinkError, match="no schema with id 9") as lost:
+    with pytest.raises(SinkError, match=f"no schema record names x, for {SCHEMA_WAIT_S_MAX:.0f} s") as lost:
         bench.batch(1000)
-    assert lost.value.hint == "restore the registry"
+    assert lost.value.hint == "look"
 
 
 def test_a_table_that_is_altered_is_prepared_between_batches() -> None:

@@ -13,7 +13,8 @@ from sinks.schema_history import SchemaHistory
 from spark_jobs.applied import ALTERED
 from spark_jobs.batches import BatchReport
 from spark_jobs.control_reader import ControlUpdate
-from tests.unit.spark_jobs.records import TOPIC, schema
+from spark_jobs.task_report import Blocked
+from tests.unit.spark_jobs.records import PARTITION, TOPIC, schema
 from tests.unit.spark_jobs.test_sync import OTHER_TOPIC, Bench, progress, with_b, wrote
 
 AWAY: Final = SinkError("the store is away", "wait")
@@ -28,7 +29,7 @@ def test_several_schemas_one_after_the_other_are_no_missing_schema() -> None:
         def met() -> BatchReport:
             bench.now_us += 10_000_000
             bench.update.append(ControlUpdate((), (), (SchemaHistory((replace(schema(), version=version),)),)))
-            return BatchReport(unknown_schema=f"record at …: schema version {version}")
+            return BatchReport(blocked={PARTITION: Blocked(7, f"record at …: schema version {version}", "", True)})
 
         return met
 

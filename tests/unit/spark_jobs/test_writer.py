@@ -135,7 +135,8 @@ def test_a_record_whose_schema_is_not_known_yet_ends_its_partition_before_it() -
     assert target.held == {1: pack_version(1, 1), 4: pack_version(1, 4), 6: pack_version(1, 6)}
     assert report.end_offsets == {PARTITION: 1, OTHER: 9}
     assert report.records == 3
-    assert "schema version 2 of public.a" in report.unknown_schema
+    (blocked,) = report.blocked.values()
+    assert "schema version 2 of public.a" in blocked.reason and blocked.may_follow
 
 
 def test_a_row_that_the_store_can_never_take_is_named_without_its_key() -> None:
@@ -190,10 +191,14 @@ def test_a_later_version_that_the_store_takes_closes_the_dead_letter() -> None:
 
 
 @pytest.mark.parametrize("value", [b"not json", b'{"op":"c"}', b'{"op":"x","source":{}}'])
-def test_a_record_that_capture_did_not_write_is_refused(value: bytes) -> None:
-    error = error_of(piece(Record(100, 1, 1, value)))
-    assert isinstance(error, RefusedError)
-    assert "record at shop.public.a, partition 0, offset 100" in error.message
+def test_a_record_that_capture_did_not_write_ends_its_partition_before_it(value: bytes) -> None:
+    """Seen: it stopped the sink for good, with all its tables."""
+    target = FakeTarget()
+    report = write(piece(upsert(99, 1, 1), Record(100, 2, 1, value), upsert(101, 3, 3), begin=99), target=target)
+    assert target.held == {1: pack_version(1, 1)} and report.end_offsets[PARTITION] == 100
+    blocked = report.blocked[PARTITION]
+    assert (blocked.offset, blocked.may_follow) == (100, False)
+    assert "record at shop.public.a, partition 0, offset 100" in blocked.reason
 
 
 def test_a_store_that_fails_is_opened_again_and_its_error_reaches_the_driver() -> None:
