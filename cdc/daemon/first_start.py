@@ -143,7 +143,9 @@ class Bootstrap:
                 log.info("healing" if heal else "the last start was interrupted, restarting", epoch=epoch)
                 drop_slot(server, self._source.slot)
             if is_continued:
-                self._source, left_out = continued(self._config, connection, self._clock.now_us(), is_continued=True)
+                found = self._admin.states(topics.values()) if heal is not None else {}
+                now_us = self._clock.now_us()
+                self._source, left_out = continued(self._config, connection, now_us, is_continued=True, topics=found)
             publication = self._publication(connection)
             source = self._source_identity(connection, identity, previous)
             constants = self._position_constants(epoch, source, publication, topics, previous, continues=continues)
@@ -172,7 +174,7 @@ class Bootstrap:
                     probe=self._probe,
                     unpublishable=make_unpublishable(self._config, self._admin, topics, unpublished),
                 )
-                context = envelope_context(self._config, identity, epoch)
+                context = envelope_context(self._config, identity, constants)
                 load.run(self._table_loads(schemas, reader, context, slot.consistent_point, publication), records)
 
     def _next_epoch(self, previous: PositionRecord | None, heal: Heal | None) -> int:

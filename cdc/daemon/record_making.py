@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import cdc
+from cdc.capture.kafka_transaction import PositionConstants
 from cdc.config.format_options import Encoding
 from cdc.config.settings import PipelineConfig
 from cdc.formats.records import EnvelopeContext
@@ -11,20 +12,23 @@ from cdc.kafka.broker import Encode
 from cdc.kafka.state_reader import Captured, read_captured, read_encodings, read_position
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
 from cdc.kafka.topic_encodings import read_topic_encodings
-from cdc.model.control import EncodingRecord, UnpublishedRecord
+from cdc.model.control import EncodingRecord, PositionRecord, UnpublishedRecord
 from cdc.model.errors import ConfigError, GapError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topics import Topics
 from cdc.postgres.replication import SystemIdentity
 
 
-def envelope_context(config: PipelineConfig, identity: SystemIdentity, epoch: int) -> EnvelopeContext:
+def envelope_context(
+    config: PipelineConfig, identity: SystemIdentity, run: PositionRecord | PositionConstants
+) -> EnvelopeContext:
     return EnvelopeContext(
         config.topics.prefix,
         identity.database,
-        epoch,
+        run.epoch,
         cdc.__version__,
         config.format_options,
+        history=run.history,
         promises_utf8=identity.promises_utf8,
     )
 

@@ -23,6 +23,7 @@ from cdc.daemon.earlier_records import EarlierRecords
 from cdc.daemon.matched_tables import log_left_out, read_matches, with_matches
 from cdc.daemon.outbox_setup import open_outbox, require_columns, require_format
 from cdc.daemon.record_making import envelope_context, make_unpublishable, record_encoding
+from cdc.daemon.topic_identity import require_no_others_records
 from cdc.formats.heartbeats import Heartbeats
 from cdc.formats.records import EnvelopeContext
 from cdc.formats.unpublishable import Unpublishable
@@ -180,7 +181,7 @@ class Session:
         stay_connected()
         these = self._capturable(broker, found, stay_connected)
         current = found.position
-        context = envelope_context(self._config, identity, current.epoch)
+        context = envelope_context(self._config, identity, current)
         sweeps = Sweeps(self._topics, current.epoch, found.captured.floors)
         unpublishable = make_unpublishable(self._config, self._admin, these.topics, state.unpublished, these.leaving)
         engine = self._engine(these, state, context, sweeps, unpublishable)
@@ -328,13 +329,13 @@ class Session:
 
     def _foreign(self, table: TableId, captured: Collection[TableId], topic: TopicState) -> BrokerError | None:
         """Returns why a table can't be added: its topic has records, none of which capture has written."""
-        if table in captured or self._config.source.is_outbox(table) or not any(topic.end_offsets):
+        if table in captured or self._config.source.is_outbox(table):
             return None
-        name = self._topics.table(table)
-        return BrokerError(
-            f"topic {name} has records, but table {table} was never captured: another program writes to it",
-            f"choose another topics.prefix; or, if nobody needs the topic, delete it, then cdc table start {table}",
-        )
+        try:
+            require_no_others_records(table, self._topics.table(table), topic)
+        except BrokerError as error:
+            return error
+        return None
 
     def _capturable(self, broker: KafkaBroker, found: _Found, stay_connected: Callable[[], None]) -> _Capturable:
         """Adds the tables that can be added, leaves out those that are stopped, and commits that. Other tables wait for

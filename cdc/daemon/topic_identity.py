@@ -7,6 +7,8 @@ from cdc.config.settings import PipelineConfig
 from cdc.kafka.state_reader import read_captured, read_progress
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
 from cdc.model.control import PositionRecord, TopicState
+from cdc.model.errors import BrokerError
+from cdc.model.events import TableId
 from cdc.postgres.source import Slot
 from cdc.tables.continuity import history_of, incarnation_of, published_states
 
@@ -43,3 +45,13 @@ def went_back(position: PositionRecord | None, slot: Slot | None) -> bool:
     if position is None or position.phase != "streaming" or slot is None or slot.confirmed_flush_lsn is None:
         return False
     return slot.confirmed_flush_lsn > position.resume_lsn
+
+
+def require_no_others_records(table: TableId, name: str, topic: TopicState | None) -> None:
+    """Raises BrokerError for the topic of a table that was never captured and has records: capture has written none of
+    them. `topic`: as it is now; None: it was just made."""
+    if topic is not None and any(topic.end_offsets):
+        raise BrokerError(
+            f"topic {name} has records, but table {table} was never captured: another program writes to it",
+            f"choose another topics.prefix; or, if nobody needs the topic, delete it, then cdc table start {table}",
+        )

@@ -6,7 +6,7 @@ value. Structured mode: the value is one JSON object of the attributes and `data
 | attribute | value                                                                                                  |
 |-----------|--------------------------------------------------------------------------------------------------------|
 | `source`  | `/watershed/<topic prefix>/<schema>.<table>`                                                           |
-| `id`      | `<epoch>.<seq>` of the record, which no other record of the table has                                  |
+| `id`      | `<history>.<epoch>.<seq>`, which no other record of the table has, not even one of former topics       |
 | `type`    | `watershed.insert`, `.update`, `.delete`, `.read` (an existing row) or `.truncate`                     |
 | `time`    | `source.ts_us`: of the commit; for an existing row, about when it was read                             |
 
@@ -42,9 +42,10 @@ def time_of(us: int) -> str:
 class RowAttributes:
     """The attributes of one table's records, for one run."""
 
-    def __init__(self, mode: CloudEventsMode, prefix: str, table: str, epoch: int) -> None:
+    def __init__(self, mode: CloudEventsMode, prefix: str, table: str, run: tuple[str, int]) -> None:
+        """`run`: history and epoch. Epochs begin again after a teardown; the history is another one."""
         self._is_structured = mode == "structured"
-        self._epoch = epoch
+        self._run = ".".join(map(str, run))
         self._time = ""
         source = source_of(prefix, table)  # ASCII without quotes, as all attributes are
         self.head = (
@@ -68,7 +69,7 @@ class RowAttributes:
             return STRUCTURED
         return (
             *self._constant,
-            ("ce_id", b"%d.%d" % (self._epoch, seq)),
+            ("ce_id", f"{self._run}.{seq}".encode()),
             ("ce_type", f"watershed.{OPERATIONS[op]}".encode()),
             ("ce_time", self._time.encode()),
         )
@@ -77,4 +78,4 @@ class RowAttributes:
         """Returns the text behind the data; empty in binary mode."""
         if not self._is_structured:
             return ""
-        return f',"id":"{self._epoch}.{seq}","type":"watershed.{OPERATIONS[op]}","time":"{self._time}"}}'
+        return f',"id":"{self._run}.{seq}","type":"watershed.{OPERATIONS[op]}","time":"{self._time}"}}'

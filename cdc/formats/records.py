@@ -63,6 +63,7 @@ class EnvelopeContext:
     epoch: int
     connector_version: str
     format: FormatOptions = READABLE
+    history: str = ""  # of the topics, see ProgressRecord.history
     promises_utf8: bool = False  # the server converts every text to UTF-8: its database is not in SQL_ASCII
 
 
@@ -184,7 +185,7 @@ class TableEncoder:
         self._attributes = None
         if context.format.cloudevents is not None:
             mode = context.format.cloudevents
-            self._attributes = RowAttributes(mode, context.prefix, str(schema.table), context.epoch)
+            self._attributes = RowAttributes(mode, context.prefix, str(schema.table), (context.history, context.epoch))
             self._to_before = self._attributes.head + self._to_before
         self._has_tombstones = context.format.tombstones_on_delete
         self._row_head = f"{self._to_before}null{_AFTER}".encode("latin-1")

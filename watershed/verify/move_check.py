@@ -116,7 +116,7 @@ def check_move(config: PipelineConfig, target: SourceConfig, *, replaces_slot: b
             f"capture reads from this database already ({server[1]}, system identifier {server[0]}): nothing is moved",
             "correct --to, or source.dsn; if the same server was promoted or restored, cdc check says what is next",
         )
-    captured, context = read_captured(config), envelope_context(config, source.identity, position.epoch)
+    captured, context = read_captured(config), envelope_context(config, source.identity, position)
     checks = []
     try:
         with connect(target, application=APPLICATION) as connection:

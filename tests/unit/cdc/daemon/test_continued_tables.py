@@ -9,6 +9,7 @@ import pytest
 from cdc.config.settings import PipelineConfig
 from cdc.daemon import continued_tables
 from cdc.kafka.state_reader import Captured
+from cdc.model.control import TopicState
 from cdc.model.errors import SourceError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.table_state import TableRecord
@@ -31,6 +32,8 @@ def continued(monkeypatch: pytest.MonkeyPatch) -> Continued:
         held: Collection[TableId] = (),
         pattern: str | None = None,
         is_continued: bool = True,
+        never_captured: Collection[TableId] = (),
+        with_records: Collection[TableId] = (),
     ) -> Any:
         def checked(_: Any, table: TableId, *__: Any) -> SourceTable:
             if table == GONE:
@@ -40,7 +43,10 @@ def continued(monkeypatch: pytest.MonkeyPatch) -> Continued:
 
         why = WatershedError("an operator stopped it", "cdc table start")
         records = {table: TableRecord.stopped(table, why, 0, is_held=True) for table in held}
-        known = {table: replace(SCHEMA, table=table) for table in tables}
+        known = {table: replace(SCHEMA, table=table) for table in tables if table not in never_captured}
+        topics = {
+            f"shop.{table}": TopicState(topic_id="i", end_offsets=(0, int(table in with_records))) for table in tables
+        }
         monkeypatch.setattr(continued_tables, "checked_table", checked)
         monkeypatch.setattr(continued_tables, "read_publication", lambda *_: None)
         monkeypatch.setattr(continued_tables, "read_captured", lambda _: Captured(known, {}, {}))
@@ -52,7 +58,7 @@ def continued(monkeypatch: pytest.MonkeyPatch) -> Continued:
         if pattern:
             config = config.model_copy(update={"source": config.source.with_matched(tables)})
         connection: Any = None
-        chosen, made = continued_tables.continued(config, connection, 5, is_continued=is_continued)
+        chosen, made = continued_tables.continued(config, connection, 5, is_continued=is_continued, topics=topics)
         stopped = [TableRecord.decode(record.value or b"", record.topic) for record in made]
         assert not any(record.is_held for record in stopped)
         return list(map(str, chosen.table_ids)), {str(record.table): record.message for record in stopped}
@@ -97,3 +103,15 @@ def test_where_no_table_can_be_captured_the_reason_is_raised(continued: Continue
     for held in ([], [A]):
         with pytest.raises(SourceError, match="can't be captured again"):
             continued(A, GONE, other_key=[A], held=held)
+
+
+def test_a_table_that_a_heal_adds_does_not_take_a_topic_that_another_program_writes_to(continued: Continued) -> None:
+    """Seen: a start and a reload look for that; a heal adopted the topic, and sinks met records of another program."""
+    tables, stopped = continued(A, B, never_captured=[B], with_records=[A, B])
+    assert tables == ["public.a"]
+    assert stopped["public.b"].startswith("topic shop.public.b has records, but table public.b was never captured")
+    assert continued(A, B, never_captured=[B], with_records=[A]) == (["public.a", "public.b"], {})
+
+
+def test_where_no_table_is_known_the_state_is_lost_and_the_records_may_be_ours(continued: Continued) -> None:
+    assert continued(A, B, never_captured=[A, B], with_records=[A, B]) == (["public.a", "public.b"], {})

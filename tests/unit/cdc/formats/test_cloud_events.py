@@ -18,7 +18,7 @@ from watershed.status.table_records import read_table_record
 
 OID = 16385
 COLUMNS = (Column("id", 20, -1, "bigint", False), Column("näme", 25, -1, "text", True))
-CONTEXT = EnvelopeContext(prefix="shop", database="shop", epoch=3, connector_version="0.1.0")
+CONTEXT = EnvelopeContext(prefix="shop", database="shop", epoch=3, connector_version="0.1.0", history="ab12")
 SCHEMA, RELATION = wire.schema_and_relation(COLUMNS, ["id"], table=TableId("public", 'my "t"'), oid=OID)
 COMMIT_US, NOW_US = 1_767_323_079_990_123, 1_767_323_080_000_123
 SOURCE = "/watershed/shop/public.my%20%22t%22"
@@ -53,7 +53,7 @@ def finished(
 
 
 WORDS = ("insert", "update", "delete", None, "insert", "delete", None, "read")
-IDS = ("3.17", "3.18", "3.19", None, "3.20", "3.21", None, "3.22")
+IDS = tuple(None if seq is None else f"ab12.3.{seq}" for seq in (17, 18, 19, None, 20, 21, None, 22))
 
 
 @pytest.mark.parametrize("profile", ["readable", "debezium"])
@@ -122,8 +122,8 @@ def test_without_a_key_each_change_and_truncate_is_an_event() -> None:
     assert truncated is not None
     events = [json.loads(inserted), json.loads(truncated)]
     assert [(event["type"], event["id"]) for event in events] == [
-        ("watershed.insert", "3.17"),
-        ("watershed.truncate", "3.18"),
+        ("watershed.insert", "ab12.3.17"),
+        ("watershed.truncate", "ab12.3.18"),
     ]
     assert (key, headers) == (b"", [STRUCTURED])
 

@@ -8,11 +8,13 @@ import pytest
 from cdc.model.errors import GapError, UnreachableError
 from cdc.model.job_records import RebuildRecord
 from cdc.model.lost_events import LostEventsRecord
+from cdc.model.sink_records import RefusedTopic
 from cdc.model.table_state import TableRecord
 from tests.support.pipeline_records import position, published
 from tests.support.status_facts import (
     MIB,
     ORDERS,
+    TOPIC,
     Clock,
     applied,
     comparison,
@@ -37,6 +39,7 @@ def problems(observed: Reading, **http: Any) -> list[Problem]:
     return found
 
 
+REFUSED = RefusedTopic(table=str(ORDERS), reason="not a change record", next="mend it", places={0: 4}, is_left_out=True)
 STOPPED = TableRecord.stopped(ORDERS, GapError("it lost its key", "give it one"), 1, is_held=False)
 
 
@@ -58,6 +61,15 @@ STOPPED = TableRecord.stopped(ORDERS, GapError("it lost its key", "give it one")
         (reading(conditions=(condition(state="gap", message="state GAP: x"),)), "capture", "state GAP: x"),
         (reading(topics_found=topics(tables={ORDERS: STOPPED})), "table", "it lost its key"),
         (reading(conditions=(condition("sink", name="search"),)), "sink", "Kafka: away"),
+        (
+            reading(
+                topics_found=topics(
+                    sinks=(applied(owed={str(ORDERS): "not a change record"}, refused={TOPIC: REFUSED}),)
+                )
+            ),
+            "sink",
+            "search does not read public.orders on: not a change record",
+        ),
     ],
 )
 def test_what_stops_a_part_is_an_error_of_that_part(observed: Reading, part: str, expected: str) -> None:
