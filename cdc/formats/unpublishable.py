@@ -118,6 +118,18 @@ class Unpublishable:
             self.require_fits(encoder.schema, Position(commit_lsn, index), [made])
         return made
 
+    def row_records(
+        self, encoder: TableEncoder, lines: Sequence[bytes], commit_lsn: Lsn, index: int, seq: int, now_us: int
+    ) -> list[TopicRecord] | None:
+        """Returns the records of existing rows (see TableEncoder.copy_rows). None if one may not be publishable or is
+        unusual: then `row_record` decides for each."""
+        if max(map(len, lines), default=0) > self.row_bytes_usual:
+            return None
+        made = encoder.copy_rows(lines, commit_lsn, index, seq, now_us)
+        if made is None or max((len(record.value or b"") for record in made), default=0) > self.value_bytes_safe:
+            return None
+        return made
+
     def _line_without_unpublished_columns(self, encoder: TableEncoder, line: bytes, position: Position) -> bytes:
         """Does the same as `without_unpublished_columns` for a line of COPY."""
         light = encoder.light.line(line, self._row_bytes_max(encoder.schema))
