@@ -110,6 +110,11 @@ class InitialLoad:
 
     def _records(self, table: TableLoad, lines: Sequence[bytes]) -> Iterator[TopicRecord]:
         now_us = self._clock.now_us()
+        usual = self._unpublishable.row_records(table.encoder, lines, self._lsn, self._seq, self._seq + 1, now_us)
+        if usual is not None:
+            self._seq += len(usual)
+            yield from usual
+            return
         for line in lines:
             try:
                 made = self._unpublishable.row_record(table.encoder, line, self._lsn, self._seq, self._seq + 1, now_us)

@@ -36,7 +36,8 @@ from cdc.model.errors import NEXT_AFTER_STOP, ConfigError, MalformedValueError, 
 from cdc.model.events import VERSION_HEADER, Position, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.sql_names import sql_name
-from cdc.pgoutput.codec import IncompleteChange, RowChange, RowCodec, json_end
+from cdc.model.topic_record import TopicRecord
+from cdc.pgoutput.codec import IncompleteChange, RowChange, RowCodec, RowSurroundings, json_end
 from cdc.pgoutput.light_rows import LightRows
 from cdc.pgoutput.messages import Relation, ReplicationOrigin
 from cdc.pgoutput.values import json_name
@@ -314,6 +315,24 @@ class TableEncoder:
             self._value("r", "null", row, lsn, tx_index, seq),
             self._headers_of("r", seq),
         )
+
+    def copy_rows(
+        self, lines: Sequence[bytes], lsn: int, tx_index: int, seq: int, now_us: int
+    ) -> list[TopicRecord] | None:
+        """The same records as `copy_row` makes of each of these lines, without newlines, faster. `tx_index` and `seq`:
+        of the first one, the others' follow on. None if a line or the format is unusual: then `copy_row` decides."""
+        if not self._is_plain or self._is_keyless:
+            return None
+        if now_us != self._clock_us:
+            self._set_clock(now_us)
+        around = RowSurroundings(
+            self.schema.topic,
+            f'{self._to_before}null,"after":',
+            f"{self._to_sequence}{lsn}{self._to_lsn}{lsn}{self._to_seq}",
+            self._to_index,
+            f"{self._to_op}r{self._clock}",
+        )
+        return self._codec.copy_all(lines, around, seq, tx_index)
 
     def truncate(self, lsn: int, tx_index: int, seq: int, now_us: int) -> FinishedRecord:
         """The record of a TRUNCATE of the table, where `has_truncates`. `seq` is its sweep's."""

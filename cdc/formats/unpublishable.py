@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 # Bytes that brokers and client count besides key, value and headers: the header of a batch, and lengths.
 OVERHEAD_BYTES: Final = 128
 HEADER_OVERHEAD_BYTES: Final = 10
+AT_ONCE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of lines whose records are made at once: their text is there several times meanwhile."""
 
 
 def record_bytes(record: FinishedRecord) -> int:
@@ -116,6 +118,18 @@ class Unpublishable:
         made = encoder.copy_row(line, commit_lsn, index, seq, now_us)
         if len(made[1] or b"") > self.value_bytes_safe:
             self.require_fits(encoder.schema, Position(commit_lsn, index), [made])
+        return made
+
+    def row_records(
+        self, encoder: TableEncoder, lines: Sequence[bytes], commit_lsn: Lsn, index: int, seq: int, now_us: int
+    ) -> list[TopicRecord] | None:
+        """Returns the records of existing rows (see TableEncoder.copy_rows). None if one may not be publishable or is
+        unusual: then `row_record` decides for each."""
+        if sum(map(len, lines)) > AT_ONCE_BYTES_MAX or max(map(len, lines), default=0) > self.row_bytes_usual:
+            return None
+        made = encoder.copy_rows(lines, commit_lsn, index, seq, now_us)
+        if made is None or max((len(record.value or b"") for record in made), default=0) > self.value_bytes_safe:
+            return None
         return made
 
     def _line_without_unpublished_columns(self, encoder: TableEncoder, line: bytes, position: Position) -> bytes:

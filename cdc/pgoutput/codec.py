@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from json import JSONDecoder
 from types import CodeType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from cdc.model.errors import (
     NEXT_AFTER_ALTER,
@@ -28,6 +28,7 @@ from cdc.model.errors import (
 from cdc.model.events import Position, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.model.sql_names import sql_name
+from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Absent, Delete, Insert, Relation, Tuple, TupleValue, Update
 from cdc.pgoutput.relations import captured_columns, relation_differs, sent_places
@@ -57,6 +58,16 @@ class IncompleteChange:
     key: tuple[str, ...]  # the key columns' texts as PostgreSQL prints them, in key order
     old_key: str
     new_key: str
+
+
+class RowSurroundings(NamedTuple):
+    """The texts around the rows of a batch, as latin-1 view: head, row, middle, seq, to_index, index, tail."""
+
+    topic: str
+    head: str
+    middle: str
+    to_index: str
+    tail: str
 
 
 class _Unusual(Exception):  # noqa: N818 - not an error: the generated code leaves the message to the exact path
@@ -93,7 +104,7 @@ class RowCodec:
         self._identity = tuple(i for i in self._shown if is_key[i])
         self._known_of_old = tuple(i for i in self._shown if i in self._identity or i in self._unknown)
 
-        self._read_row, self._read_identity, self._read_fields = _generate(self)
+        self._read_row, self._read_identity, self._read_fields, self._make_records = _generate(self)
         is_full = relation.replica_identity == _FULL
         self._read_old = self._read_row if is_full else self._read_identity
         oid, count = relation.oid.to_bytes(4), len(self._sent).to_bytes(2)
@@ -149,6 +160,22 @@ class RowCodec:
         except (_Unusual, MalformedValueError):
             pass
         return _Exact(self, Position(Lsn(commit_lsn), tx_index)).copy(line)
+
+    def copy_all(
+        self, lines: Sequence[bytes], around: RowSurroundings, seq: int, index: int
+    ) -> list[TopicRecord] | None:
+        """Returns a record for each of these lines of COPY, without newlines, by the generated code; `seq` and `index`:
+        of the first one, the others' follow on. Returns None if it leaves a line to `copy`, which says what is wrong
+        with it."""
+        text = str(b"\n".join(lines), "latin-1")
+        texts = text.split("\n")
+        if len(texts) != len(lines) or "\r" in text:
+            return None
+        rows = map(_unescaped_fields, texts) if "\\" in text else map(_split, texts)
+        try:
+            return self._make_records(rows, *around, seq, index)
+        except (_Unusual, MalformedValueError, ValueError):  # ValueError: the number of fields, or not UTF-8
+            return None
 
     # ---- rows with holes, column by column
 
@@ -333,6 +360,14 @@ def _copy_fields(line: bytes) -> list[str | None]:
         text = text[:-1]
     if "\n" in text or "\r" in text:
         raise _Unusual
+    return _unescaped_fields(text)
+
+
+def _split(text: str) -> list[str]:
+    return text.split("\t")
+
+
+def _unescaped_fields(text: str) -> list[str | None]:
     fields: list[Any] = text.split("\t")
     if "\\" in text:
         for i, field in enumerate(fields):
@@ -352,6 +387,7 @@ def _unescape(escape: re.Match[str]) -> str:
 
 _ReadTuple = Callable[[bytes, str, int], tuple[str, str, int]]  # message, its view, offset → row, key, end
 _ReadFields = Callable[[list[str | None]], tuple[str, str]]
+_MakeRecords = Callable[..., list[TopicRecord]]  # rows, the fields of RowSurroundings, seq, index
 
 # Generated code for the usual value of an encoder, without a call.
 _INLINE: dict[Encoder, str] = {
@@ -361,19 +397,22 @@ _INLINE: dict[Encoder, str] = {
 }
 
 
-def _generate(codec: RowCodec) -> tuple[_ReadTuple, _ReadTuple, _ReadFields]:
-    """Returns functions that read a whole tuple, a key-only old tuple, and the fields of a COPY line."""
+def _generate(codec: RowCodec) -> tuple[_ReadTuple, _ReadTuple, _ReadFields, _MakeRecords]:
+    """Returns functions that read a whole tuple, a key-only old tuple, and the fields of a COPY line, and one that
+    makes the records of many COPY lines."""
     source = [
         *_tuple_reader(codec, "read_row", codec._shown, codec._shown),
         *_tuple_reader(codec, "read_identity", codec._identity, codec._known_of_old),
         *_fields_reader(codec),
+        *_records_maker(codec),
     ]
     namespace: dict[str, Any] = {"u32": _U32.unpack_from, "Unusual": _Unusual}
+    namespace |= {"new": tuple.__new__, "TopicRecord": TopicRecord}
     namespace |= {"integer": integer, "boolean": boolean, "quote": quote}
     namespace |= {f"e{i}": encoder for i, encoder in codec._encoders.items()}
     # The source contains no text from outside: names are written as escapes of each character (_literal).
     exec(_compiled("\n".join(source)), namespace)  # noqa: S102
-    return namespace["read_row"], namespace["read_identity"], namespace["read_fields"]
+    return namespace["read_row"], namespace["read_identity"], namespace["read_fields"], namespace["make_records"]
 
 
 @lru_cache(maxsize=1_000)
@@ -413,6 +452,33 @@ def _fields_reader(codec: RowCodec) -> list[str]:
     return [*lines, f"    return {_object_source(codec, codec._shown)}, {_object_source(codec, codec._key)}"]
 
 
+def _records_maker(codec: RowCodec) -> list[str]:
+    """A loop over rows in one function: for a narrow row, calls would take as long as its columns."""
+    lines = ["def make_records(rows, topic, head, middle, to_index, tail, seq, index):"]
+    lines += [
+        "    made = []",
+        "    add = made.append",
+        "    for " + "".join(f"f{i}, " for i in range(len(codec._names))),
+    ]
+    lines[-1] += "in rows:"
+    for i in codec._shown:
+        lines += [f"        v = f{i}", "        if v is not None:", f"            j{i} = {_expression(codec, i)}"]
+        lines += ["        else:", "            raise Unusual" if i in codec._key else f'            j{i} = "null"']
+    value = f"{{head}}{_members_source(codec, codec._shown)}{{middle}}{{seq}}{{to_index}}{{index}}{{tail}}"
+    return [
+        *lines,
+        f"        s = f'{value}'",
+        '        b = s.encode("latin-1")',
+        "        if not s.isascii():",
+        "            b.decode()",  # raises unless it is UTF-8; see require_utf8 in cdc/formats/records.py
+        f"        k = {_object_source(codec, codec._key)}",
+        '        add(new(TopicRecord, (topic, k.encode("latin-1"), b, None, None)))',
+        "        seq += 1",
+        "        index += 1",
+        "    return made",
+    ]
+
+
 def _expression(codec: RowCodec, i: int) -> str:
     return _INLINE.get(codec._encoders[i], f"e{i}(v)")
 
@@ -420,12 +486,17 @@ def _expression(codec: RowCodec, i: int) -> str:
 def _object_source(codec: RowCodec, columns: Sequence[int], constant: Mapping[int, str] | None = None) -> str:
     """Returns the source of an f-string that makes the JSON object of these columns. `constant`: columns with a
     fixed text."""
+    return f"f'{_members_source(codec, columns, constant)}'"
+
+
+def _members_source(codec: RowCodec, columns: Sequence[int], constant: Mapping[int, str] | None = None) -> str:
+    """Returns the inside of this f-string."""
     constant = constant or {}
     members = (
         _literal(f"{json_name(codec._names[i])}:") + (_literal(constant[i]) if i in constant else f"{{j{i}}}")
         for i in columns
     )
-    return "f'" + _literal("{") + _literal(",").join(members) + _literal("}") + "'"
+    return _literal("{") + _literal(",").join(members) + _literal("}")
 
 
 def _literal(view: str) -> str:

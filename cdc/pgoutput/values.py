@@ -29,12 +29,15 @@ from binascii import Error as BinasciiError
 from binascii import b2a_base64, unhexlify
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from json.encoder import encode_basestring
+from typing import Final
 
 from cdc.model.errors import MalformedValueError
 from cdc.model.events import Column
 from cdc.pgoutput.arrays import ArrayEncoder
 
+DATES_MAX: Final = 4_096
 Encoder = Callable[[str], str]  # PostgreSQL's text → JSON text, both as latin-1 view
 
 quote: Encoder = encode_basestring  # escapes ", \ and control characters only
@@ -96,6 +99,7 @@ def bytea(text: str) -> str:
     raise MalformedValueError("bytea in hex format")
 
 
+@lru_cache(maxsize=DATES_MAX)  # in most tables, each comes many times
 def date(text: str) -> str:
     if _DATE(text):
         return f'"{text}"'

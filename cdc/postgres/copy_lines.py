@@ -6,7 +6,7 @@ statement, and rows as they arrive, without a call through psycopg's cursor for 
 
 import re
 import select
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,12 +36,7 @@ class Copied:
 def copy_lines(connection: psycopg.Connection, statement: sql.Composed, bytes_max: int) -> Copied:
     """Executes a COPY TO STDOUT without options. Returns the first line, and as many more as `bytes_max` holds. Raises
     psycopg.Error."""
-    pgconn = connection.pgconn
-    pgconn.send_query_params((statement + copy_options(connection)).as_bytes(connection), None)
-    while pgconn.flush():
-        _wait(pgconn, select.POLLIN | select.POLLOUT)
-        pgconn.consume_input()
-    _expect(pgconn, pq.ExecStatus.COPY_OUT)
+    pgconn = _begin(connection, statement)
     lines: list[bytes] = []
     room = bytes_max
     row_count = dropped = 0
@@ -66,6 +61,33 @@ def copy_lines(connection: psycopg.Connection, statement: sql.Composed, bytes_ma
     _expect(pgconn, pq.ExecStatus.COMMAND_OK)
     _finish(pgconn)
     return Copied(tuple(lines), row_count, is_ended=True)
+
+
+def all_lines(connection: psycopg.Connection, statement: sql.Composed) -> Iterator[bytes]:
+    """Executes a COPY TO STDOUT without options. Yields each line, without its newline. The connection can't be used
+    any more unless all lines were read. Raises psycopg.Error."""
+    pgconn = _begin(connection, statement)
+    while True:
+        size, view = pgconn.get_copy_data(1)
+        if size > 0:
+            yield bytes(view[: size - 1])
+        elif size == 0:
+            _wait(pgconn, select.POLLIN)
+            pgconn.consume_input()
+        else:
+            break
+    _expect(pgconn, pq.ExecStatus.COMMAND_OK)
+    _finish(pgconn)
+
+
+def _begin(connection: psycopg.Connection, statement: sql.Composed) -> pq.abc.PGconn:
+    pgconn = connection.pgconn
+    pgconn.send_query_params((statement + copy_options(connection)).as_bytes(connection), None)
+    while pgconn.flush():
+        _wait(pgconn, select.POLLIN | select.POLLOUT)
+        pgconn.consume_input()
+    _expect(pgconn, pq.ExecStatus.COPY_OUT)
+    return pgconn
 
 
 def key_of(line: bytes, places: Sequence[int], table: TableId, *, promises_utf8: bool = False) -> Key:

@@ -14,7 +14,8 @@ from cdc.config.settings import SourceConfig
 from cdc.model.errors import ConnectionLost, SourceError
 from cdc.model.events import TableId, TableSchema
 from cdc.postgres.chunk_table import size
-from cdc.postgres.connection import SourceConnection, connect, copy_options, lost, says_lost
+from cdc.postgres.connection import SourceConnection, connect, lost, says_lost
+from cdc.postgres.copy_lines import all_lines
 from cdc.postgres.source import has_rows
 
 LOCK_WAIT_S = 60
@@ -77,9 +78,7 @@ class SnapshotReader:
                 "SELECT relkind = 'p' FROM pg_class WHERE oid = %s", (schema.oid,)
             ).fetchone()
             statement = _copy_statement(schema, row_filter, is_partitioned=found == (True,))
-            with self._connection.cursor() as cursor, cursor.copy(statement + copy_options(self._connection)) as copy:
-                for line in copy:
-                    yield bytes(line).removesuffix(b"\n")
+            yield from all_lines(self._connection, statement)
 
 
 def _import_snapshot(source: SourceConfig, name: str) -> SourceConnection:

@@ -285,3 +285,25 @@ def test_a_change_that_is_left_out_is_no_event_of_its_transaction() -> None:
     metadata.withdraw("public.b", before)
     assert metadata.counts == {"public.a": 1}
     assert '"total_order":2,"data_collection_order":1' in metadata.block("public.b")
+
+
+def test_rows_are_made_at_once_only_if_all_may_be_published_and_fit_into_the_memory_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, encoder = Unpublishable(TOPICS, "stop", LIMITS), TableEncoder(SCHEMA, RELATION, CONTEXT)
+    encoder.start_snapshot(5, TS_US)
+
+    def at_once(*lines: bytes) -> list[TopicRecord] | None:
+        return made.row_records(encoder, lines, Lsn(5), 0, 1, TS_US)
+
+    usual, large = [b"1\tx", b"2\ty"], b"3\t" + b"x" * 1_000
+    alone = [
+        TopicRecord(TOPIC, *Unpublishable(TOPICS).row_record(encoder, line, Lsn(5), i, 1 + i, TS_US))
+        for i, line in enumerate(usual)
+    ]
+    wide = Unpublishable(TOPICS, "stop", {TOPIC: 100_000})
+    assert wide.row_records(encoder, usual, Lsn(5), 0, 1, TS_US) == alone
+    assert at_once(*usual, large) is None
+    assert at_once(*usual, b"4\t\xff") is None
+    monkeypatch.setattr("cdc.formats.unpublishable.AT_ONCE_BYTES_MAX", 5)
+    assert wide.row_records(encoder, usual, Lsn(5), 0, 1, TS_US) is None

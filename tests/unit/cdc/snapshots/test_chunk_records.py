@@ -12,7 +12,7 @@ from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.ports.chunk_reader import ChunkRead
 from cdc.snapshots.change_memory import Unseen
-from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
+from cdc.snapshots.chunk_records import LINES_AT_ONCE, ChunkPosition, RowRecords
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA
 from tests.unit.cdc.snapshots.loops import NOW_US, key, snapshot
 
@@ -34,6 +34,19 @@ def test_rows_follow_each_other_without_those_that_were_touched() -> None:
     assert count == 2
     assert [record.key for record in records] == [key(1), key(3)]
     assert places([record.value for record in records]) == [("r", 700, 3, 20), ("r", 700, 4, 21)]
+
+
+def test_numbers_follow_on_through_a_long_chunk_with_unusual_and_touched_rows() -> None:
+    lines = [b"%d\tx" % n for n in range(1, 3 * LINES_AT_ONCE + 2)]
+    lines[LINES_AT_ONCE] = b"%d\ta\\tb" % (LINES_AT_ONCE + 1)
+    unpublishable = Unpublishable(Topics("shop"), "skip")
+    lines[-1] = b"0\t\xff"
+    read = ChunkRead("n", snapshot(5), tuple(lines), ("x",), True, 0.1)
+    made, count = RowRecords(CONTEXT, unpublishable).of_chunk(SCHEMA, read, TOUCHED, PLACE)
+    assert count == 3 * LINES_AT_ONCE - 1
+    assert [record.key for record in made[:count]] == [key(n) for n in range(1, 3 * LINES_AT_ONCE + 1) if n != 2]
+    assert places([record.value for record in made[:count]]) == [("r", 700, 3 + n, 20 + n) for n in range(count)]
+    assert unpublishable.counts == {"public.customers": 1}
 
 
 def test_absent_keys_are_deletes_with_their_tombstones_without_those_that_were_touched() -> None:
