@@ -33,6 +33,7 @@ BUDGETS_S: Final[dict[str, float]] = {
     "tests/integration/test_console_work.py": 90,
     "tests/integration/test_demo.py": 270,
     "tests/integration/test_failover.py": 120,
+    "tests/integration/test_move_under_load.py": 150,
     "tests/integration/test_after_alter.py": 200,
     "tests/integration/test_standby_source.py": 240,
     "tests/integration/test_mapping_change.py": 240,

@@ -231,9 +231,10 @@ def main() -> int:
     parser.add_argument("--cache", action="store_true")
     parser.add_argument("--only", choices=sorted({*EXACT, *BEHIND}))
     parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--folder", type=Path, default=Path(".watershed/failover"))
     given, others = parser.parse_known_args()
     asked = Asked(given.version, given.cache, given.only, given.keep)
-    folder = Path(".watershed/failover")
+    folder: Path = given.folder
     others = ["--folder", str(folder), *others]
     about = f"{__doc__}\n\nAlso: --version 17, --cache, --only KIND, --keep"
     code = run_episodes(
