@@ -12,7 +12,7 @@ import pytest
 
 from cdc.config.http_settings import HttpConfig
 from cdc.model.audit import AuditRecord
-from cdc.model.control import SignalAnswer
+from cdc.model.control import SignalAnswer, SignalRecord
 from cdc.model.errors import ConfigError, NotInTimeError, UnreachableError, WatershedError
 from tests.support.http_server import running
 from tests.support.waiting import eventually
@@ -289,6 +289,27 @@ def test_a_client_that_leaves_in_its_request_has_asked_for_nothing(
         client.sendall(f"{head}Content-Length: 40\r\n\r\n{{".encode())
     eventually(lambda: pipeline.audit.said == [("oncall", "stop_table", "400")], 10.0, "the request has ended")
     assert pipeline.signals == [] and "Exception" not in caplog.text
+
+
+def test_an_operation_whose_client_has_left_is_done_and_recorded(
+    port: int, pipeline: Pipeline, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_left = threading.Event()
+    operate = pipeline.operate
+
+    def late(record: SignalRecord) -> SignalAnswer:
+        assert has_left.wait(10)
+        return operate(record)
+
+    monkeypatch.setattr(pipeline, "operate", late)
+    with running(http_server(pipeline.application(), HttpConfig(users=USERS), pipeline.audit.audit)) as other:
+        head = f"POST /v1/snapshots/pause HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {OPERATE}\r\n"
+        with socket.create_connection(("127.0.0.1", other)) as client:
+            client.sendall(f"{head}Content-Length: 2\r\n\r\n{{}}".encode())
+            eventually(lambda: pipeline.audit.said, 10.0, "it is recorded before it begins")
+        has_left.set()
+        eventually(lambda: pipeline.audit.said[-1] == ("oncall", "pause", "200"), 10.0, "it is recorded with its end")
+    assert [one.action for one in pipeline.signals] == ["pause"] and "Exception" not in caplog.text
 
 
 def get(port: int, path: str, token: str | None = READ) -> tuple[int, dict[str, Any]]:
