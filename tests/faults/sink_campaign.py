@@ -8,7 +8,8 @@ piece), their daemon, the processes that plan batches, the JVM, the driver, Redi
 every third episode Spark has executors, which are processes, too, and are hit. A driver that ended is started again.
 Checked are, meanwhile: that no store lacks what its applied LSN covers, that this LSN never goes back, that no job ends
 without a reason and a next step; and at the end every row and version of every store. Each episode is a line in
-`episodes.jsonl`; a run that is started again goes on behind the last one. `--seed 17` repeats one. At the end a table
+`episodes.jsonl`; a run that is started again goes on behind the last one. `--seed 17` repeats one;
+`--kinds kill_jvm kill_driver` chooses only these faults. At the end a table
 shows of this run how often each fault came, the kills, and the complaints.
 """
 
@@ -20,7 +21,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -68,7 +69,7 @@ STALLED_S_MAX: Final = 60.0  # without any progress; `eventually` is patient, an
 APPLIED_S_LIMIT: Final = 1200.0
 ENDED_S_MAX: Final = 60.0
 FROZEN_S: Final = (0.5, 6.0)
-BUSY_S_MAX: Final = 30.0
+BUSY_S_MAX: Final = 10.0
 KILLS: Final = ("kill", "replace")
 ANOTHER_JOB: Final = "another job writes to this store now"
 JVM_ENDED: Final = "Spark"  # either its Java process ended by itself, or Spark did not start
@@ -82,7 +83,6 @@ class SinkEpisode:
         self.faults: list[str] = []
         self.complaints: list[str] = []
         self._log = folder / "faults.log"
-        self._catch_up_share = CATCH_UP_SHARE
         self._refills = Counter[str]()  # how often a store may have been filled again
         self._stack = stack
         self._stores = stores
@@ -145,12 +145,11 @@ class SinkEpisode:
                 faults[f"freeze_{SERVERS[store]}"] = (partial(self.freeze_server, SERVERS[store]), 2)
         return faults
 
-    def run(self, count: int = FAULTS, chosen: Sequence[str] | None = None) -> dict[str, Any]:
-        """So many faults of the seed, or those that are chosen; how it went."""
+    def run(self, count: int = FAULTS, kinds: Collection[str] = ()) -> dict[str, Any]:
+        """So many faults of the seed, of these kinds if any are named; how it went."""
         began = time.monotonic()
-        nemesis = self.nemesis()
-        self._catch_up_share = 0.0 if chosen else CATCH_UP_SHARE  # the short form does so at the end only
-        names = chosen or self.chance.choices([*nemesis], [weight for _, weight in nemesis.values()], k=count)
+        nemesis = {name: fault for name, fault in self.nemesis().items() if not kinds or name in kinds}
+        names = self.chance.choices([*nemesis], [weight for _, weight in nemesis.values()], k=count)
         try:
             with self._workload:
                 self.machine.start()
@@ -204,7 +203,7 @@ class SinkEpisode:
         """Some transactions are published, at times until the stores have caught up; the job runs afterwards."""
         self._workload.await_transactions(self.chance.randrange(1, 60))
         self.go_on()
-        if self.chance.random() < self._catch_up_share:
+        if self.chance.random() < CATCH_UP_SHARE:
             self.catch_up(self._workload.final_lsn())
         self.sample()
 
@@ -502,11 +501,13 @@ def new_sql_store(endpoints: Endpoints, name: str) -> str:
     return f"postgresql://{owner['user']}@{owner['host']}:{owner['port']}/{name}"
 
 
-def sink_episode(stores: Sequence[str], faults: int, seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
+def sink_episode(
+    stores: Sequence[str], faults: int, kinds: Collection[str], seed: int, stack: Stack, folder: Path
+) -> dict[str, Any]:
     """Run one, and say how it went. Its folder stays when something is wrong."""
     endpoints = stack.start("kafka", *(SERVERS[store] for store in stores if store in SERVERS))
     folder.mkdir(parents=True, exist_ok=True)
-    reported = SinkEpisode(seed, stack, endpoints, folder, stores).run(faults)
+    reported = SinkEpisode(seed, stack, endpoints, folder, stores).run(faults, kinds)
     if not reported["complaints"]:
         shutil.rmtree(folder)
     return {"seed": seed, **reported}
@@ -516,12 +517,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--stores", nargs="+", default=STORES)
     parser.add_argument("--faults", type=int, default=FAULTS)
+    parser.add_argument("--kinds", nargs="+", default=(), help="of faults: the names in the table, with their weights")
     asked, others = parser.parse_known_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that processes and servers are ended
     episodes: list[dict[str, Any]] = []
 
     def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
-        episodes.append(sink_episode(asked.stores, asked.faults, seed, stack, folder))
+        episodes.append(sink_episode(asked.stores, asked.faults, asked.kinds, seed, stack, folder))
         return episodes[-1]
 
     try:

@@ -2,8 +2,8 @@
 
 import os
 import signal
-import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,7 @@ from sinks.registry import make_sink
 from tests.support.sink_job import SinkJob
 from tests.support.stores import stored_rows
 from tests.support.waiting import eventually
-from watershed.devstack.processes import Process, identify, runs, send, with_descendants
+from watershed.devstack.processes import Process, identify, send, with_descendants
 
 DAEMON: Final = "spark worker"  # the name of the daemon's process and of its workers
 PLANNER: Final = "spark python_st"  # the first 15 characters
@@ -28,7 +28,6 @@ FORK_SERVER: Final = b"-m\0spark_jobs.fork_server"
 JVM: Final = b"org.apache.spark.deploy.SparkSubmit"
 EXECUTOR: Final = b"org.apache.spark.executor.CoarseGrainedExecutorBackend"
 BUSY_TICKS: Final = 2  # of the processor's clock, which ticks a hundred times a second: workers that wait use none
-BUSY_LOOK_S: Final = 0.01
 RECORDS_MAX: Final = 1000
 SAID_S_MAX: Final = 180.0
 
@@ -129,15 +128,19 @@ class Machine:
 
     def await_busy_worker(self, deadline_s: float) -> Process | None:
         """Returns a worker as soon as it computes: it is in the middle of a piece. None: none did, or the job ended."""
-        used = {process: _ticks(process) for process in self.workers()}
-        deadline = time.monotonic() + deadline_s
-        while time.monotonic() < deadline and self.exit_code is None:
-            for process, before in used.items():
-                if _ticks(process) - before >= BUSY_TICKS:
-                    return process
-            if not all(map(runs, used)) or not used:
-                used = {process: _ticks(process) for process in self.workers()}
-            time.sleep(BUSY_LOOK_S)
+        used: dict[Process, int] = {}
+
+        def busy() -> list[Process | None]:
+            """A list, so that a job which has ended counts as an answer."""
+            if self.exit_code is not None:
+                return [None]
+            for process in self.workers():
+                if _ticks(process) - used.setdefault(process, _ticks(process)) >= BUSY_TICKS:
+                    return [process]
+            return []
+
+        with suppress(AssertionError):
+            return eventually(busy, deadline_s)[0]
         return None
 
     def planners(self) -> list[Process]:

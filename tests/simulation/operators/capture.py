@@ -46,7 +46,7 @@ class Capture:
     _histories: int = 0
     _position: tuple[State, PositionRecord] | None = None  # of the state for which it was asked last
     _used: set[TableId] = field(default_factory=set)  # configured when the process was started
-    _taken_up: set[TableId] = field(default_factory=set)  # the same, of the last process that could publish
+    taken_up: frozenset[TableId] = frozenset()  # the same, of the last process that could publish
 
     # ---- processes
 
@@ -67,7 +67,7 @@ class Capture:
     def tables(self) -> set[TableId]:
         """Those that are captured, or stopped, of the configuration that capture has taken up: in a gap it can't."""
         state = self.state
-        return set() if state is None else (state.topics.keys() | state.stopped.keys()) & self._taken_up
+        return set() if state is None else (state.topics.keys() | state.stopped.keys()) & self.taken_up
 
     @property
     def owes(self) -> bool:
@@ -128,7 +128,7 @@ class Capture:
     def _join(self) -> None:
         """Removes tables that are configured no longer, and adds those that are new or were started."""
         assert self.state is not None
-        self._taken_up = set(self._used)
+        self.taken_up = frozenset(self._used)
         state, captured = self.state, self._captured()
         for table in set(state.topics) - self._used:
             state = state.without(table)

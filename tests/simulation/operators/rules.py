@@ -235,14 +235,14 @@ class Rules(ABC):
             self.brokers.compact(name, deletes=False)
 
     def copy_brokers(self) -> None:
-        self._broker_copies.append((self.brokers.copied(), self.capture.state))
+        self._broker_copies.append((self.brokers.copied(), self.capture.state, self.capture.taken_up))
 
     def restore_brokers(self) -> bool:
         """All of them, from an older copy. Whatever was connected starts again. The slot tells capture; without one
         nobody can know."""
         if not self._broker_copies or self.source.slot is None:
             return False
-        topics, state = self._choose.choice(self._broker_copies)
+        topics, state, taken_up = self._choose.choice(self._broker_copies)
         dead_letters = open_dead_letters(self.brokers)
         self._lost_letters |= dead_letters
         self.kill_sink()
@@ -250,6 +250,7 @@ class Rules(ABC):
         self.brokers.restore(topics)
         self._reopened_letters |= open_dead_letters(self.brokers).keys() - dead_letters.keys()
         self.capture.state = state
+        self.capture.taken_up &= taken_up  # what joined since is published nowhere, until capture starts again
         self._blind()
         return True
 
