@@ -22,7 +22,16 @@ def _address(url: str) -> str:
     return url.rstrip("/")
 
 
+def _sendable(secret: SecretStr) -> SecretStr:
+    """Raises ValueError, which does not show the value."""
+    text = secret.get_secret_value()
+    if not text.isascii() or not text.isprintable() or text != text.strip():
+        raise ValueError("it is sent in a header: ASCII without line ends, and without blanks around it")
+    return secret
+
+
 HttpAddress = Annotated[str, AfterValidator(_address)]
+HeaderSecret = Annotated[SecretOption, AfterValidator(_sendable)]
 
 
 class TelemetryConfig(Section):
@@ -30,7 +39,7 @@ class TelemetryConfig(Section):
 
     # OTLP over HTTP: /v1/traces and /v1/metrics follow it. None: that of OTEL_EXPORTER_OTLP_ENDPOINT, if it is set.
     otlp_endpoint: HttpAddress | None = None
-    otlp_headers: dict[str, SecretOption] = Field(default_factory=dict)  # beside those of OTEL_EXPORTER_OTLP_HEADERS
+    otlp_headers: dict[str, HeaderSecret] = Field(default_factory=dict)  # beside those of OTEL_EXPORTER_OTLP_HEADERS
     openlineage_url: HttpAddress | None = None  # /api/v1/lineage follows it
-    openlineage_api_key: SecretStr | None = None  # sent as a bearer token
+    openlineage_api_key: HeaderSecret | None = None  # sent as a bearer token
     openlineage_namespace: Annotated[str, Field(min_length=1)] | None = None  # of jobs; None: topics.prefix

@@ -29,17 +29,24 @@ Post = Callable[[bytes], None]
 """Sends an event. Raises NotTaken, and OSError where another attempt may succeed."""
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        """Follows none: it would send a GET without the event, with the key, to another server."""
+
+
 def http_post(url: str, headers: Mapping[str, str]) -> Post:
     """Returns what posts to this address."""
+    opener = urllib.request.build_opener(_NoRedirects)
 
     def post(body: bytes) -> None:
         request = urllib.request.Request(url, body, {**headers, "Content-Type": "application/json"})  # noqa: S310 - checked
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S):  # noqa: S310
+            with opener.open(request, timeout=TIMEOUT_S):
                 return
         except urllib.error.HTTPError as error:
             error.close()
-            reason = f"{url} answered {error.code} {error.reason}"
+            place = (error.headers.get("Location") or "").partition("?")[0] if error.code < 400 else ""
+            reason = f"{url} answered {error.code} {error.reason}" + (f": its address is {place}" if place else "")
             if error.code in TEMPORARY:
                 raise OSError(reason) from None
             raise NotTaken(reason) from None
@@ -100,6 +107,9 @@ class EventSender:
                 else:
                     self._is_closing.wait(pause_s)
                     pause_s = min(pause_s * 2, RETRY_S_MAX)
+            except Exception as error:  # noqa: BLE001 the thread goes on; the message may have the key in it
+                self._deliveries.on_failure(f"an event can't be sent: {type(error).__name__}", given_up=1)
+                self._done()
             else:
                 self._deliveries.on_success()
                 self._done()

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+import requests
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -138,11 +139,27 @@ class _Followed(SpanExporter):
         self._exporter.shutdown()
 
 
+class _Session(requests.Session):
+    """The SDK takes a redirect, which it does not follow, for a delivery."""
+
+    def request(self, *args: Any, **options: Any) -> requests.Response:
+        answer = super().request(*args, **options)
+        if 300 <= answer.status_code < 400:
+            place = answer.headers.get("Location", "").partition("?")[0]
+            raise requests.HTTPError(f"{answer.status_code} {answer.reason}: the collector's address is {place}")
+        return answer
+
+
+def _session() -> requests.Session | None:
+    """Returns None where the environment names a session of another package, with its credentials."""
+    return None if any(name.endswith("_CREDENTIAL_PROVIDER") for name in os.environ) else _Session()
+
+
 class SpanSender(OTLPSpanExporter):
     """The SDK's exporter, with its results noted."""
 
     def __init__(self, endpoint: str | None, headers: Mapping[str, str], deliveries: Deliveries, why: LastError):
-        super().__init__(endpoint, headers=headers)
+        super().__init__(endpoint, headers=headers, session=_session())
         self._deliveries = deliveries
         self._why = why
 
@@ -159,7 +176,7 @@ class MetricSender(OTLPMetricExporter):
     """The SDK's exporter, with its results noted."""
 
     def __init__(self, endpoint: str | None, headers: Mapping[str, str], deliveries: Deliveries, why: LastError):
-        super().__init__(endpoint, headers=headers)
+        super().__init__(endpoint, headers=headers, session=_session())
         self._deliveries = deliveries
         self._why = why
 

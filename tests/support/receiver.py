@@ -21,13 +21,20 @@ class Receiver:
 
     def __init__(self) -> None:
         self.code = 200
+        self.location = ""  # to which an answer points
         self.answers_after_s = 0.0
         self.posted: list[Posted] = []
+        self.requests = 0  # of any method
         self._ended = threading.Event()
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                receiver.requests += 1
+                self.send_error(405)
+
             def do_POST(self) -> None:
+                receiver.requests += 1
                 code = receiver.code
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 receiver._ended.wait(receiver.answers_after_s)
@@ -35,6 +42,8 @@ class Receiver:
                 receiver.posted.append(Posted(self.path, headers, body, code))
                 self.send_response(code)
                 self.send_header("Content-Length", "0")
+                if receiver.location:
+                    self.send_header("Location", receiver.location)
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:

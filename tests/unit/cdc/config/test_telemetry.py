@@ -44,3 +44,11 @@ def test_secrets_are_not_shown() -> None:
     config = TelemetryConfig.model_validate(given)
     assert "hunter2" not in repr(config)
     assert config.otlp_headers["authorization"].get_secret_value() == "Bearer hunter2"
+
+
+@pytest.mark.parametrize("secret", ["hunter2\n", "hunter2\r\nHost: evil.example", " hunter2", "hunter2é"])
+def test_a_secret_that_no_header_can_have_is_refused_without_being_shown(secret: str) -> None:
+    for given in ({"otlp_headers": {"authorization": secret}}, {"openlineage_api_key": secret}):
+        with pytest.raises(ValidationError, match="it is sent in a header") as refused:
+            TelemetryConfig.model_validate(given)
+        assert "hunter2" not in str(refused.value)

@@ -71,6 +71,38 @@ def test_an_event_that_is_refused_for_good_does_not_hold_the_next(receiver: Rece
     assert numbers(receiver) == [2]
 
 
+def test_a_redirect_is_a_mistake_of_the_address_and_the_key_goes_nowhere_else(receiver: Receiver) -> None:
+    counted = Deliveries("lineage", "")
+    with Receiver() as other, capture_logs() as logs:
+        receiver.code, receiver.location = 302, f"{other.url}{PATH}?token=hunter2"
+        sender = EventSender(http_post(receiver.url + PATH, {"Authorization": "Bearer hunter2"}), counted)
+        sender.send({"n": 1})
+        eventually(lambda: counted.dropped == 1, 5.0, "it is given up")
+        sender.shutdown()
+        assert other.requests == 0
+    assert f"answered 302 Found: its address is {other.url}{PATH}" in logs[0]["because"]
+    assert "hunter2" not in str(logs)
+
+
+def test_an_error_that_nobody_expects_is_counted_and_the_next_event_is_sent() -> None:
+    bodies: list[bytes] = []
+
+    def post(body: bytes) -> None:
+        bodies.append(body)
+        if len(bodies) == 1:
+            raise ValueError("Invalid header value b'hunter2'")
+
+    counted = Deliveries("lineage", "")
+    with capture_logs() as logs:
+        sender = EventSender(post, counted)
+        sender.send({"n": 1})
+        sender.send({"n": 2})
+        sender.shutdown()
+    assert bodies == [b'{"n":1}', b'{"n":2}']
+    assert counted.dropped == 1
+    assert logs[0]["because"] == "an event can't be sent: ValueError"
+
+
 class Away:
     """A server that does not answer until it is back."""
 

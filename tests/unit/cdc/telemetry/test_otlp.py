@@ -231,9 +231,9 @@ def test_a_span_that_waits_is_delivered_at_the_end(receiver: Receiver, monkeypat
     assert [span.name for span in spans_in(receiver)] == ["publish shop"]
 
 
-@pytest.mark.parametrize("code", [401, 404, 503])
+@pytest.mark.parametrize("code", [302, 401, 404, 503])
 def test_a_collector_that_refuses_is_said_once_and_counted(receiver: Receiver, code: int) -> None:
-    receiver.code = code
+    receiver.code, receiver.location = code, "https://collector.example/v1/traces?key=hunter2"
     with capture_logs() as logs:
         telemetry = opened(receiver)
         for _ in range(2):
@@ -248,6 +248,7 @@ def test_a_collector_that_refuses_is_said_once_and_counted(receiver: Receiver, c
     (warning,) = [one for one in logs if one["log_level"] == "warning" and one.get("signal") == "traces"]
     assert warning["next"].startswith("check telemetry.otlp_endpoint")
     assert warning["because"]
+    assert "hunter2" not in str(logs)
 
 
 def has_dropped(telemetry: Telemetry, count: int) -> bool:
