@@ -193,6 +193,7 @@ def _as_json(results: Sequence[TableResult]) -> dict[str, Any]:
     return {
         "drift": sum(result.drift for result in results),
         "undecided": sum(result.undecided for result in results),
+        "repaired": sum(result.repaired for result in results),
         "tables": [result.as_json() for result in results],
     }
 

@@ -220,8 +220,7 @@ class Comparisons:
 
 
 def _end_record(run: _Running) -> AuditRecord:
-    found = run.result or {}
-    result = run.error or f"done: {found.get('drift', 0)} rows differ, {found.get('undecided', 0)} are undecided"
+    result = run.error or f"done: {_done(run)}"
     return AuditRecord(
         at_us=time.time_ns() // 1000,
         who=run.who,
@@ -232,6 +231,12 @@ def _end_record(run: _Running) -> AuditRecord:
         arguments={},
         result=result[:LINE_CHARS_MAX],
     )
+
+
+def _done(run: _Running) -> str:
+    found = run.result or {}
+    repaired = f"{found.get('repaired', 0)} rows were repaired, " if run.action == "repair" else ""
+    return f"{repaired}{found.get('drift', 0)} rows differ, {found.get('undecided', 0)} are undecided"
 
 
 def _shortened(result: dict[str, Any]) -> dict[str, Any]:
