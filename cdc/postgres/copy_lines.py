@@ -36,37 +36,33 @@ class Copied:
 def copy_lines(connection: psycopg.Connection, statement: sql.Composed, bytes_max: int) -> Copied:
     """Executes a COPY TO STDOUT without options. Returns the first line, and as many more as `bytes_max` holds. Raises
     psycopg.Error."""
-    pgconn = _begin(connection, statement)
     lines: list[bytes] = []
     room = bytes_max
     row_count = dropped = 0
     is_full = False
-    while True:
-        size, view = pgconn.get_copy_data(1)
-        if size > 0:
-            row_count += 1
-            is_full = is_full or (bool(lines) and size > room)
-            if is_full:
-                dropped += size
-                if dropped > _DROPPED_BYTES_MAX:
-                    return Copied(tuple(lines), row_count, is_ended=False)
-            else:
-                lines.append(bytes(view[: size - 1]))
-                room -= size
-        elif size == 0:
-            _wait(pgconn, select.POLLIN)
-            pgconn.consume_input()
+    for line in all_lines(connection, statement):
+        size = len(line) + 1
+        row_count += 1
+        is_full = is_full or (bool(lines) and size > room)
+        if is_full:
+            dropped += size
+            if dropped > _DROPPED_BYTES_MAX:
+                return Copied(tuple(lines), row_count, is_ended=False)
         else:
-            break
-    _expect(pgconn, pq.ExecStatus.COMMAND_OK)
-    _finish(pgconn)
+            lines.append(line)
+            room -= size
     return Copied(tuple(lines), row_count, is_ended=True)
 
 
 def all_lines(connection: psycopg.Connection, statement: sql.Composed) -> Iterator[bytes]:
     """Executes a COPY TO STDOUT without options. Yields each line, without its newline. The connection can't be used
     any more unless all lines were read. Raises psycopg.Error."""
-    pgconn = _begin(connection, statement)
+    pgconn = connection.pgconn
+    pgconn.send_query_params((statement + copy_options(connection)).as_bytes(connection), None)
+    while pgconn.flush():
+        _wait(pgconn, select.POLLIN | select.POLLOUT)
+        pgconn.consume_input()
+    _expect(pgconn, pq.ExecStatus.COPY_OUT)
     while True:
         size, view = pgconn.get_copy_data(1)
         if size > 0:
@@ -78,16 +74,6 @@ def all_lines(connection: psycopg.Connection, statement: sql.Composed) -> Iterat
             break
     _expect(pgconn, pq.ExecStatus.COMMAND_OK)
     _finish(pgconn)
-
-
-def _begin(connection: psycopg.Connection, statement: sql.Composed) -> pq.abc.PGconn:
-    pgconn = connection.pgconn
-    pgconn.send_query_params((statement + copy_options(connection)).as_bytes(connection), None)
-    while pgconn.flush():
-        _wait(pgconn, select.POLLIN | select.POLLOUT)
-        pgconn.consume_input()
-    _expect(pgconn, pq.ExecStatus.COPY_OUT)
-    return pgconn
 
 
 def key_of(line: bytes, places: Sequence[int], table: TableId, *, promises_utf8: bool = False) -> Key:
