@@ -12,7 +12,6 @@ from typing import Any, Final
 from cdc.model.control import ProgressRecord, SignalRecord, SnapshotRecord, SweepRecord, table_key
 from cdc.model.errors import BrokerError
 from cdc.model.events import TableId
-from cdc.model.sink_records import SinkRecord
 from cdc.model.topic_record import TopicRecord
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.coordination import Snapshots
@@ -30,10 +29,10 @@ from spark_jobs.dead_letters import DeadLetterProducer
 from spark_jobs.live_reports import LiveReports
 from spark_jobs.publishing import DeadLetterUpkeep, Publisher
 from spark_jobs.rejections import DeadLetterUpdates
-from spark_jobs.sink_thread import OpenSink, PipelineConnections
 from spark_jobs.source.topic_ends import TopicEnds
 from spark_jobs.sync import ControlFollower
 from spark_jobs.sync_state import SyncState, Written
+from tests.support.published_start import begins_where_it_published
 from watershed.client import applied, waiting
 
 MUTANT: Final = "OPERATORS_MUTANT"  # the environment variable that names one
@@ -193,24 +192,8 @@ def _trusts_the_store() -> None:
 
 def _continues_where_it_published() -> None:
     """At a start, the position that was published last counts, not the one that the store holds."""
-    begin = serving.ServingThread._begin
-
-    def begun(worker: serving.ServingThread, opened: OpenSink, connections: PipelineConnections) -> Any:
-        sink: Any = opened.sink
-        held, read = sink.generation(), sink.saved_position
-
-        def published() -> str | None:
-            record = connections.control.sinks.get(SinkRecord.key_of(worker.name, held)) if held else None
-            return read() if record is None else record.encode().decode()
-
-        sink.saved_position = published
-        try:
-            return begin(worker, opened, connections)
-        finally:
-            del sink.saved_position
-
     _trusts_the_store()
-    _put(serving.ServingThread, "_begin", begun)
+    _put(serving.ServingThread, "_begin", begins_where_it_published(serving.ServingThread._begin))
 
 
 def _write_whatever_was_noted(owner: type, name: str) -> None:

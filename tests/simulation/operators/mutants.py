@@ -8,7 +8,6 @@ from unittest import mock
 from cdc.model.control import ProgressRecord, SweepRecord, table_key
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.model.sink_records import SinkRecord
 from cdc.tables import continuity
 from spark_jobs import serving
 from spark_jobs.applied import AppliedPosition
@@ -16,7 +15,6 @@ from spark_jobs.dead_letters import OpenDeadLetters
 from spark_jobs.live_reports import LiveReports
 from spark_jobs.publishing import DeadLetterUpkeep, Publisher
 from spark_jobs.serving import ServingThread
-from spark_jobs.sink_thread import OpenSink, PipelineConnections
 from spark_jobs.source.topic_ends import TopicEnds
 from spark_jobs.sync import ControlFollower
 from spark_jobs.sync_state import SyncState
@@ -25,6 +23,7 @@ from tests.simulation.operators import judge
 from tests.simulation.operators.capture import Capture
 from tests.simulation.operators.state import Snapshot
 from tests.simulation.operators.store import FakeSink
+from tests.support.published_start import begins_where_it_published
 from watershed.client import applied
 
 Mutant = Callable[[], AbstractContextManager[Any]]
@@ -92,26 +91,11 @@ def _begins_at_former_offsets() -> Iterator[None]:
 @contextmanager
 def _continues_where_it_published() -> Iterator[None]:
     """At a start, the position that was published last counts, not the one that the store holds."""
-
-    def begun(worker: ServingThread, opened: OpenSink, connections: PipelineConnections) -> Any:
-        sink: Any = opened.sink
-        held, read = sink.generation(), sink.saved_position
-
-        def published() -> str | None:
-            record = connections.control.sinks.get(SinkRecord.key_of(worker.name, held)) if held else None
-            return read() if record is None else record.encode().decode()
-
-        sink.saved_position = published
-        try:
-            return BEGIN(worker, opened, connections)
-        finally:
-            del sink.saved_position
-
     save = FakeSink.save_position
     with (
         mock.patch.object(Publisher, "check_store", lambda _: None),
         mock.patch.object(FakeSink, "save_position", lambda sink, text, _: save(sink, text, None)),
-        mock.patch.object(ServingThread, "_begin", begun),
+        mock.patch.object(ServingThread, "_begin", begins_where_it_published(BEGIN)),
     ):
         yield
 
